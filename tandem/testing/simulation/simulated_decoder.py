@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import PrefixedTokens
-from tandem.two_sided.protocol.decoder_messages import DecodingCost, DecodingDraft, DecodingTarget
+from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
@@ -84,7 +84,7 @@ class SimulatedDecoder:
             probs=sent,
             log_mass=self._mass_after(step.context),
             committed=len(self.committed),
-            cost=DecodingCost(self.decode_s),
+            decode_s=self.decode_s,
         )
 
     def receive(self, target: DecodingTarget) -> None:

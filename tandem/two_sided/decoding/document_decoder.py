@@ -54,7 +54,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
@@ -158,8 +157,6 @@ class DocumentDecoder:
             context_length=engine.context_length,
             eos_token_ids=engine.eos_token_ids,
         )
-        self.model_name = engine.model_name
-        self.vocabulary_size = engine.vocabulary_size
         self._thread = thread
         self._tokenizer = documents.tokenizer
         self._rescore = documents.rescore
@@ -190,10 +187,10 @@ class DocumentDecoder:
             field = "documents" if opening.documents else "wants_text"
             raise InvalidArgument(field, "this model has no tokenizer")
         if opening.documents and not self._thread.engine.capabilities.forks:
-            raise FailedPrecondition(f"documents need forks, which {self.model_name} does not have")
+            raise FailedPrecondition(f"documents need forks, which {self.model.name} does not have")
         if opening.documents and self._only_drafts:
             raise FailedPrecondition(
-                f"{self.model_name} can only draft, and not answer from documents; start the"
+                f"{self.model.name} can only draft, and not answer from documents; start the"
                 " drafter with a model that answers, such as the target's own"
             )
         if opening.reweigh_every and self._rescore is None:
@@ -391,7 +388,8 @@ def _whole(field: str, text: str) -> str:
     return text.rstrip() + SEPARATOR
 
 
-Send = Callable[[DecodingDraft], None]
+Send = Callable[[DecodingDraft, float], None]
+"""Given a draft, and the seconds that it waited for the engine."""
 DecodeHandle = JobHandle[tuple[LocalDraft | None, float]]
 EstimateRelevances = Callable[[DecoderMachine, RelevanceEstimate], Sequence[float]]
 
@@ -575,9 +573,8 @@ class DecodingRun:
         handle = running.handle
         queue_s = 0.0 if running.started else max(0.0, handle.started_s - handle.submitted_s)
         running.started = True
-        cost = DecodingCost(took_s, queue_s, handle.batch_size)
-        if (frame := self.machine.drafted(work, draft, cost)) is not None:
-            self._send(frame)
+        if (frame := self.machine.drafted(work, draft, took_s)) is not None:
+            self._send(frame, queue_s)
 
     def _text_of(self, target: DecodingTarget, text: AnswerText) -> DecodingText:
         """Return the text that became final with a target, and how many of its tokens count: none

@@ -24,7 +24,6 @@ from tandem.specdec.cloud import VocabularyMismatch
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
@@ -144,7 +143,6 @@ class DecoderMachine:
             eos_token_ids=model.eos_token_ids,
             prompt_ids=self.prompt_ids,
             log_mass=self._mixtures.first.log_mass,
-            ahead=self.opening.ahead,
             max_tokens=self.max_tokens,
             document_tokens=tuple(self._lengths),
             processes=True,
@@ -214,9 +212,7 @@ class DecoderMachine:
         """The answer as far as it is drafted."""
         return (*self.committed.since(len(self.prompt_ids)), *self._drafts)
 
-    def drafted(
-        self, work: DecodeTask, draft: LocalDraft, cost: DecodingCost
-    ) -> DecodingDraft | None:
+    def drafted(self, work: DecodeTask, draft: LocalDraft, decode_s: float) -> DecodingDraft | None:
         """Take the next draft of a task. Return the frame to send, or None if the task is no longer
         running."""
         if work is not self.running:
@@ -231,7 +227,7 @@ class DecoderMachine:
             probs=draft.probs,
             log_mass=work.mixture.log_mass + draft.log_left,
             committed=len(self.committed),
-            cost=cost,
+            decode_s=decode_s,
         )
         self._drafts.append(draft.token_id)
         self._kept = draft.kept

@@ -15,16 +15,14 @@ from tandem.two_sided.protocol.presets import LocalProbs
 
 @dataclass(frozen=True, slots=True)
 class ContextDocument:
-    """A document's text, its content hash (empty: not known), R(d, prompt), and whether keys and
-    values that its sender imported, for the tenant `imported_for` (opaque; empty: for itself), may
-    stand in for those that the decoder would compute. `name` is what this side calls it, and stays
-    here; `owner` is whose it is, empty for the operator's, and goes to this side's decoder
-    alone. `in_conversation`: for transfers, see `tandem.text.document_place`; where a session
-    opens, its prompt says the same."""
+    """A document's text, R(d, prompt), and whether keys and values that its sender imported, for
+    the tenant `imported_for` (opaque; empty: for itself), may stand in for those that the decoder
+    would compute. `name` is what this side calls it, and stays here; `owner` is whose it is, empty
+    for the operator's, and goes to this side's decoder alone. `in_conversation`: for transfers,
+    see `tandem.text.document_place`; where a session opens, its prompt says the same."""
 
     text: str
     relevance: float
-    id: str = ""
     imported: bool = False
     name: str = field(default="", compare=False)
     imported_for: bytes = b""
@@ -81,7 +79,6 @@ class DecodingOpened(Frame):
     eos_token_ids: frozenset[int]
     prompt_ids: tuple[int, ...]
     log_mass: float
-    ahead: int
     max_tokens: int
     document_tokens: tuple[int, ...] = ()
     """Of each document."""
@@ -90,24 +87,15 @@ class DecodingOpened(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodingCost:
-    """Cost of a draft, by the decoder's clock."""
-
-    decode_s: float = 0.0
-    queue_s: float = 0.0
-    batch_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class DecodingDraft(Frame):
     """The draft at `base`, and its distribution or the head of it as the other end reconstructs it,
-    if carried."""
+    if carried. `decode_s` by the decoder's clock."""
 
     token_id: int
     probs: DraftProbs | None
     log_mass: float
     committed: int
-    cost: DecodingCost = field(default_factory=DecodingCost)
+    decode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

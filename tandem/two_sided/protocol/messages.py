@@ -189,7 +189,6 @@ class CollaborationOpened(Frame):
 
     log_mass: float
     max_tokens: int
-    model_name: str = ""
     documents: int = 0
     document_tokens: int = 0
     texts: tuple[ContextDocument, ...] = ()

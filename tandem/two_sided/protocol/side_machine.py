@@ -193,11 +193,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         if self.phase is Phase.DONE:
             return []
         check_committed(self.committed, draft, ends_at=draft.committed)
-        self._counters.decoded(self.side, draft.base, draft.cost.decode_s)
-        if not self._own.append(draft):
-            self.stats.stale_drafts += 1
-            return []
-        return self._decide(now)
+        self._counters.decoded(self.side, draft.base, draft.decode_s)
+        return self._decide(now) if self._own.append(draft) else []
 
     def sized(self, size_bytes: int) -> None:
         """Take the size of the next of the frames for the other side, in their order."""
@@ -481,7 +478,7 @@ class DraftSender:
             probs=rule.token_rule.payload(draft, count),
             log_mass=draft.log_mass,
             committed=len(self._committed),
-            decode_s=draft.cost.decode_s,
+            decode_s=draft.decode_s,
             held_s=trips.held_s(now),
             heard=trips.heard,
         )

@@ -184,12 +184,11 @@ class CloudSession:
 
 
 def _with_documents(output: SideOutput, decoder: DecodingOpened) -> SideOutput:
-    """Return `opened` with the decoder's model and documents."""
+    """Return `opened` with the decoder's documents."""
     if not isinstance(output, ToPeer) or not isinstance(output.message, CollaborationOpened):
         return output
     complete = replace(
         output.message,
-        model_name=decoder.model_name,
         documents=len(decoder.document_tokens),
         document_tokens=sum(decoder.document_tokens),
     )

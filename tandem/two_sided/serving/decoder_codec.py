@@ -23,7 +23,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
@@ -89,17 +88,14 @@ _OPENED_FIELDS = (
     "prompt_ids",
     "log_mass",
     "document_tokens",
-    "ahead",
     "max_tokens",
     "processes",
 )
-_DRAFT_FIELDS = ("token_id", "log_mass", "committed")
-_COST_FIELDS = ("decode_s", "queue_s", "batch_size")
+_DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s")
 _TEXT_FIELDS = ("text", "tokens", "stopped", "token_texts")
 _DOCUMENT_FIELDS = (
     "text",
     "relevance",
-    "id",
     "imported",
     "imported_for",
     "owner",
@@ -150,8 +146,6 @@ class AggregatorCodec:
         check_count(len(opened.document_tokens), MAX_DOCUMENTS, "document_tokens")
         self._vocabulary_size = model.vocabulary_size
         check_token_ids(opened.prompt_ids, model.vocabulary_size, "prompt_ids")
-        if opened.ahead > MAX_AHEAD:
-            raise InvalidArgument("ahead", f"{opened.ahead} is above {MAX_AHEAD}")
         check_log_mass(opened.log_mass)
         return {
             **same_fields(model, _MODEL_FIELDS),
@@ -162,9 +156,8 @@ class AggregatorCodec:
         check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
         probs = probs_from_payload(draft.probs, self._probs, self._vocabulary_size, draft.token_id)
         check_log_mass(draft.log_mass)
-        for field in ("decode_s", "queue_s"):
-            check_seconds(getattr(draft, field), field)
-        return {"probs": probs, "cost": DecodingCost(**same_fields(draft, _COST_FIELDS))}
+        check_seconds(draft.decode_s, "decode_s")
+        return {"probs": probs}
 
 
 class DecoderCodec:
@@ -224,8 +217,6 @@ class DecoderCodec:
 
     def _write_draft(self, draft: pb.Draft, message: DecodingDraft) -> None:
         draft.probs = probs_to_payload(message.probs, self._probs)
-        for field in _COST_FIELDS:
-            setattr(draft, field, getattr(message.cost, field))
 
 
 def _check_text(text: pb.Text) -> dict[str, Any]:

@@ -328,7 +328,6 @@ def _check_text(message: pb.CollaborationOpen) -> None:
 
 
 def _write_opened(message: pb.CollaborationOpened, opened: CollaborationOpened) -> None:
-    message.model.model_name = opened.model_name
     message.texts.extend(map(document_to_proto, opened.texts))
 
 
@@ -337,8 +336,7 @@ def _read_opened(opened: pb.CollaborationOpened) -> dict[str, Any]:
         raise InvalidArgument("max_tokens", "must be at least 1")
     check_log_mass(opened.log_mass)
     check_count(len(opened.texts), MAX_DOCUMENTS, "texts")
-    texts = tuple(map(document_from_proto, opened.texts))
-    return {"model_name": opened.model.model_name, "texts": texts}
+    return {"texts": tuple(map(document_from_proto, opened.texts))}
 
 
 def _write_document_part(message: decoding_pb2.DocumentPart, wanted: DocumentPart) -> None:

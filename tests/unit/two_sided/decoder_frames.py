@@ -20,7 +20,6 @@ from tandem.two_sided.protocol.decoder_machine import (
 )
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingTarget,
@@ -87,9 +86,7 @@ class Engine:
         self.fed += len(self._next)
         token = next_token(self.text)
         self._next = (token,)
-        return self.decoder.drafted(
-            self._work, LocalDraft(token, None, len(self.text)), DecodingCost()
-        )
+        return self.decoder.drafted(self._work, LocalDraft(token, None, len(self.text)), 0.0)
 
     def steps(self) -> list[DecodingDraft]:
         """Until nothing is due."""

@@ -17,7 +17,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
@@ -40,7 +39,7 @@ OPEN = DecodingOpen(
     *HEAD,
     prompt="What is it?",
     committed_ids=(4, 299),
-    documents=(ContextDocument("a note", 0.5, "h1"), ContextDocument("another", -1.25)),
+    documents=(ContextDocument("a note", 0.5), ContextDocument("another", -1.25)),
     sampling=SamplingParams(0.5, 20, 0.75),
     seed=2**64 - 1,
     side=Side.CLOUD,
@@ -63,14 +62,11 @@ OPENED = DecodingOpened(
     eos_token_ids=frozenset({0, 3}),
     prompt_ids=(1, 2),
     log_mass=-math.inf,
-    ahead=8,
     max_tokens=20,
     document_tokens=(64, 12),
 )
 PROBS = sparse_wire_probs(np.eye(V, dtype=np.float32)[5] * 0.5 + np.float32(0.5) / V, "float16")
-DRAFT = DecodingDraft(
-    *HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, cost=DecodingCost(0.5, 0.25, 3)
-)
+DRAFT = DecodingDraft(*HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5)
 
 
 def requested(message: DecodeRequestMessage) -> DecodeRequestMessage:

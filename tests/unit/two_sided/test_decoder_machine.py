@@ -19,7 +19,6 @@ from tandem.two_sided.protocol.decoder_machine import (
     probs_sampling,
 )
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingCost,
     DecodingDraft,
 )
 from tandem.two_sided.protocol.mixture import log_mass
@@ -115,7 +114,7 @@ def test_a_target_that_overtakes_stops_the_work_and_voids_nothing() -> None:
     decoder.receive(target(decoder, 30, 31))
     assert decoder.running is None
     assert work is not None
-    assert decoder.drafted(work, LocalDraft(5, None, 3), DecodingCost()) is None
+    assert decoder.drafted(work, LocalDraft(5, None, 3), 0.0) is None
     draft = engine.step()
     assert draft is not None
     assert draft.base == 5
@@ -261,7 +260,7 @@ def test_a_dead_end_counts_only_where_the_text_has_come_to_it() -> None:
     assert work is not None
     assert work.answer_ids == ()
     for token in (4, 5):
-        assert decoder.drafted(work, LocalDraft(token, None, 2, -0.5), DecodingCost()) is not None
+        assert decoder.drafted(work, LocalDraft(token, None, 2, -0.5), 0.0) is not None
     decoder.ended_dead(work)
     assert decoder.work() is None, "it may never come"
     decoder.receive(target(decoder, 4))
@@ -278,7 +277,7 @@ def test_another_text_leads_out_of_a_dead_end() -> None:
     decoder = machine(processors=Processors(banned_token_ids=(1,)))
     work = decoder.work()
     assert work is not None
-    draft = decoder.drafted(work, LocalDraft(4, None, 2, -0.5), DecodingCost())
+    draft = decoder.drafted(work, LocalDraft(4, None, 2, -0.5), 0.0)
     assert draft is not None
     assert draft.log_mass == work.mixture.log_mass - 0.5
     decoder.ended_dead(work)

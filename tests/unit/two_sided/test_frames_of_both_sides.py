@@ -17,7 +17,6 @@ from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
@@ -69,7 +68,7 @@ REQUEST = AggregationRequest(
     documents=3,
     processors=BANNED,
 )
-TEXTS = (ContextDocument("one", 0.5), ContextDocument("two", -0.5, id="b", imported=True))
+TEXTS = (ContextDocument("one", 0.5), ContextDocument("two", -0.5, imported=True))
 
 
 def prefix(*token_ids: int) -> int:
@@ -143,7 +142,7 @@ def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> N
 
 def test_what_a_frame_says_by_saying_nothing() -> None:
     opened = CollaborationOpened(1, 0, 2, 9, log_mass=0.0, max_tokens=4)
-    assert (opened.model_name, opened.documents, opened.document_tokens) == ("", 0, 0)
+    assert (opened.documents, opened.document_tokens) == (0, 0)
     assert (opened.texts, opened.processes) == ((), False)
     draft = SideDraftFrame(1, 0, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
     assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
@@ -157,8 +156,7 @@ def test_what_a_frame_says_by_saying_nothing() -> None:
     assert (asked.wants_text, asked.wants_token_texts, asked.joined) == (False, False, False)
     assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
     assert not DecodingTarget(1, 0, 2, 9, (3,)).last
-    assert DecodingCost() == DecodingCost(decode_s=0.0, queue_s=0.0, batch_size=1)
-    older = DecodingOpened(1, 0, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 4, 20)
+    older = DecodingOpened(1, 0, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
     assert (older.processes, older.document_tokens) == (False, ())
 
 
@@ -208,7 +206,6 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
         eos_token_ids=frozenset({0}),
         prompt_ids=PROMPT,
         log_mass=log_mass(RELEVANCES),
-        ahead=3,
         max_tokens=20,
         document_tokens=(4, 2),
         processes=True,
@@ -225,9 +222,8 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
     work = machine.work()
     assert work is not None
     known = DraftHead(np.array([6]), np.array([1.0]))
-    cost = DecodingCost(decode_s=0.25, queue_s=0.125, batch_size=3)
-    assert machine.drafted(work, LocalDraft(6, None, 4), DecodingCost()) is not None
-    found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), cost)
+    assert machine.drafted(work, LocalDraft(6, None, 4), 0.5) is not None
+    found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), 0.25)
     assert found == DecodingDraft(
         session=9,
         epoch=0,
@@ -237,7 +233,7 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
         probs=known,
         log_mass=log_mass(RELEVANCES) - 0.5,
         committed=4,
-        cost=cost,
+        decode_s=0.25,
     )
 
 
@@ -245,8 +241,7 @@ def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> Non
     machine = device("dragon placement=cloud")
     machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
     known = DraftHead(np.array([0]), np.array([1.0]))
-    cost = DecodingCost(decode_s=0.25, queue_s=0.125)
-    drafted = own(token=3, probs=known, log_mass=0.5, cost=cost)
+    drafted = own(token=3, probs=known, log_mass=0.5, decode_s=0.25)
     (sent,) = told(machine.drafted(drafted, 3.5), SideDraftFrame)
     assert sent == SideDraftFrame(
         session=1,
@@ -313,9 +308,7 @@ def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
     machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
     assert machine.peer_opened is None
     machine.connect(0.0)
-    said = CollaborationOpened(
-        1, 0, 2, prefix_after(()), log_mass=0.0, max_tokens=4, model_name="m", documents=2
-    )
+    said = CollaborationOpened(1, 0, 2, prefix_after(()), log_mass=0.0, max_tokens=4, documents=2)
     machine.receive(said, 0.0)
     assert machine.peer_opened is said
 

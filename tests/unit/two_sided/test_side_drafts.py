@@ -45,16 +45,16 @@ def decided(machine: SideMachine, *token_ids: int) -> None:
 
 def test_own_drafts_follow_each_other_without_a_gap() -> None:
     machine = device()
-    for answer, stale, waiting in (
-        ((0,), 1, 0),  # the first position is missing
-        ((), 1, 1),
-        ((), 2, 1),  # it is there
-        ((3,), 3, 1),  # after another text
-        ((0,), 3, 2),
-        ((0, 0), 3, 3),
+    for answer, waiting in (
+        ((0,), 0),  # the first position is missing
+        ((), 1),
+        ((), 1),  # it is there
+        ((3,), 1),  # after another text
+        ((0,), 2),
+        ((0, 0), 3),
     ):
         machine.drafted(own(answer, committed=1), 0.0)
-        assert (machine.stats.stale_drafts, machine.queued) == (stale, (waiting, 0)), answer
+        assert machine.queued == (waiting, 0), answer
 
 
 @pytest.mark.parametrize(("token", "left"), [(0, 1), (3, 0)])

@@ -274,7 +274,7 @@ def _collaborate_response() -> Conversation:
     headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head = peer_examples.HEAD
     texts = (decoder_examples.OPEN.documents[0],)
-    opened = CollaborationOpened(*head, -math.inf, 7, "m", 2, 90, texts)
+    opened = CollaborationOpened(*head, -math.inf, 7, 2, 90, texts)
     kv = DocumentKv(peer_examples.MODEL, "ab12", 40, 2**33, bytes(range(32)))
     messages = _both_ways() | {
         "opened": opened,

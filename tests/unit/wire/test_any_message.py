@@ -205,9 +205,7 @@ def test_any_request_comes_through(request: GenerationRequest) -> None:
     assert request_from_proto(sent(generation_pb2.Generation, request_to_proto(request))) == request
 
 
-documents = st.builds(
-    decoding.ContextDocument, st.text(), st.floats(-1e9, 1e9), st.text(max_size=9)
-)
+documents = st.builds(decoding.ContextDocument, st.text(), st.floats(-1e9, 1e9), st.booleans())
 kv_models = st.builds(KvModel, st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9))
 
 
@@ -252,7 +250,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
             assert_same(device.decode(answer), message)
     texts = data.draw(tuples_of(documents))
     opened = peer.CollaborationOpened(
-        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), "m", 2, 9, texts),
+        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), 2, 9, texts),
         processes=data.draw(st.booleans()),
     )
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(opened))
@@ -287,13 +285,14 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         assert_same(decoder.decode(frame), message)
     opened = decoding.DecodingOpened(
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
-        *(data.draw(some.log_masses), data.draw(st.integers(0, 64)), data.draw(some.uint32)),
+        *(data.draw(some.log_masses), data.draw(some.uint32)),
         document_tokens=data.draw(tuples_of(some.uint32)),
         processes=data.draw(st.booleans()),
     )
-    cost = decoding.DecodingCost(data.draw(some.seconds), data.draw(some.seconds), 3)
     drawn = data.draw(some.token_ids), data.draw(some.sparse_distributions)
-    draft = decoding.DecodingDraft(*head, *drawn, data.draw(some.log_masses), 7, cost)
+    draft = decoding.DecodingDraft(
+        *head, *drawn, data.draw(some.log_masses), 7, data.draw(some.seconds)
+    )
     text = decoding.DecodingText(*head, data.draw(st.text()), data.draw(some.uint32))
     for answer in (opened, draft, text):
         frame = sent(decoding_pb2.DecodeResponse, decoder.encode(answer))
