@@ -374,10 +374,11 @@ class EngineThread:
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
         watchdog = self._watchdog
+        handles = [handle for handle, _ in batch.jobs]
 
-        def cancelled() -> bool:
+        def cancelled() -> bool:  # asked with every layer, and mostly of one job alone
             watchdog.progressed(time.monotonic())
-            return all(handle.cancelled for handle, _ in batch.jobs)
+            return handles[0].cancelled and all(handle.cancelled for handle in handles)
 
         watchdog.began(batch.tokens, time.monotonic())
         logits = self.engine.forward(batch.requests, cancelled)
