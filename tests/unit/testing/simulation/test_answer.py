@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
-from tandem.specdec.choices import Acceptance, Predraft
+from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_pair, scripted_probs
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import with_long_cases
 
 TIMES = ModelTimes(draft_s=0.020, verify_first_s=0.050, verify_further_s=0.002)
@@ -58,28 +57,6 @@ def test_the_target_alone_takes_its_own_time(pair: SimulatedPair) -> None:
     done = answer(pair, "ar", replace(NEAR, rtt_s=0.08))
     assert done.ttft_s == pytest.approx(0.08 + 0.050 + 2 * 0.002)
     assert done.tpot_s == pytest.approx(0.050)
-
-
-def test_stop_and_wait_takes_the_sum_of_its_parts(pair: SimulatedPair) -> None:
-    """What the cost model says of the measured acceptance, within the rounds' spread."""
-    conditions = replace(NEAR, rtt_s=0.05, mbps=20)
-    answers = [answer(pair, "coupled", conditions, seed=seed) for seed in range(12)]
-    figures = answers_figures(answers)
-    preset = PRESETS["coupled"].with_draft_length(4)
-    expected = predicted_tpot_s(preset, conditions, 256, answers)
-    assert expected == pytest.approx(figures["tpot_s"], rel=0.08)
-
-
-def test_drafting_ahead_is_counted_as_its_hits_save_it(pair: SimulatedPair) -> None:
-    preset = replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES).with_draft_length(4)
-    answers = [simulate_answer(preset, pair, NEAR, PROMPT, TOKENS, seed) for seed in range(12)]
-    figures = answers_figures(answers)
-    assert 0 < figures["cache_miss_rate"] < 1
-    expected = predicted_tpot_s(preset, NEAR, 256, answers)
-    assert expected == pytest.approx(figures["tpot_s"], rel=0.2)
-    plain = predicted_tpot_s(PRESETS["coupled"].with_draft_length(4), NEAR, 256, answers)
-    assert plain is not None
-    assert figures["tpot_s"] < plain
 
 
 def test_bandwidth_is_paid_for_the_bytes_that_travel(pair: SimulatedPair) -> None:

@@ -3,9 +3,9 @@ engine, a sequence is what its KV cache was fed."""
 
 from __future__ import annotations
 
-from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.events import Drafted, DraftTask
+from tandem.testing.simulation.simulated_drafts import ProbsOf, SimulatedKv
 
 
 class SimulatedCloudDrafts:

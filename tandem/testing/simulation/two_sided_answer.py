@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from lab.simulation.simulated_decoder import LocalProbsOf, SimulatedDecoder, SimulatedStep
-from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import Link, LinkPair
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
+from tandem.testing.simulation.simulated_decoder import (
+    LocalProbsOf,
+    SimulatedDecoder,
+    SimulatedStep,
+)
+from tandem.testing.simulation.virtual_time import Faults, VirtualTime
 from tandem.two_sided.protocol.counters import AggregationStats, MeasurementSink
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
@@ -69,7 +73,6 @@ class TwoSidedAnswer:
     duration_s: float
     commits: tuple[tuple[float, Commit], ...]
     stats: dict[Side, AggregationStats]
-    rollbacks: dict[Side, int]
     spans: tuple[BusySpan, ...]
 
 
@@ -139,7 +142,6 @@ class _Run:
     stream: int = 0
     decoders: dict[Side, SimulatedDecoder] = field(default_factory=dict)
     steps: Counter[Side] = field(default_factory=Counter)
-    rollbacks: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[BusySpan] = field(default_factory=list)
@@ -153,8 +155,6 @@ class _Run:
         while self.finish is None:
             self.time.run_next(self.device.phase)
             self._decode()
-        for side, decoder in self.decoders.items():
-            self.rollbacks[side] += decoder.rollbacks
         of_cloud = AggregationStats() if self.cloud is None else self.cloud.stats
         return TwoSidedAnswer(
             self.device.committed.since(len(self.request.prompt_ids)),
@@ -162,7 +162,6 @@ class _Run:
             self.time.now,
             tuple(self.commits),
             {Side.DEVICE: self.device.stats, Side.CLOUD: of_cloud},
-            self.rollbacks,
             tuple(self.spans),
         )
 
@@ -218,15 +217,11 @@ class _Run:
 
     def _new_stream(self) -> None:
         self.stream += 1
-        self._drop_cloud()
+        self.cloud = None
+        self.decoders.pop(Side.CLOUD, None)
         self.link.up.empty()
         self.link.down.empty()
         self.time.at(self.time.now + 0.001, self._connect)
-
-    def _drop_cloud(self) -> None:
-        self.cloud = None
-        decoder = self.decoders.pop(Side.CLOUD, None)
-        self.rollbacks[Side.CLOUD] += decoder.rollbacks if decoder else 0
 
     def _carry(self, sender: Side, message: PeerMessage) -> None:
         stream = self.stream

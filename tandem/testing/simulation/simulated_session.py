@@ -10,25 +10,28 @@ from functools import partial
 
 import numpy as np
 
-from lab.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
-from lab.simulation.simulated_drafts import SimulatedDrafts
-from lab.simulation.simulated_verifier import ServedSession, SimulatedVerifier, TargetModel
-from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.netem.link_model import Link, LinkPair, LinkShape
 from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Open
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
+from tandem.testing.simulation.simulated_drafts import SimulatedDrafts
+from tandem.testing.simulation.simulated_verifier import (
+    ServedSession,
+    SimulatedVerifier,
+    TargetModel,
+)
+from tandem.testing.simulation.virtual_time import Faults, VirtualTime
 
 MANY_LAYERS = 1 << 10
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedSession:
-    """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass, to which each
-    further branch in it adds `branch_s`, and which takes `slowed` times as long beside one of the
-    verifier. `load_at`: how many times as long it takes if it begins at a moment."""
+    """Begins with `schedule`; over when `finish` is there."""
 
     edge: EdgeMachine
     drafts: SimulatedDrafts
@@ -37,12 +40,7 @@ class SimulatedSession:
     size_of: Callable[[EdgeMessage | CloudMessage], int]
     verifier: SimulatedVerifier
     time: VirtualTime
-    draft_s: float
-    slowed: float = 1.0
-    load_at: Callable[[float], float] = lambda moment_s: 1.0
-    layers_s: float = 0.0
-    hidden_size: int = 1
-    branch_s: float = 0.0
+    times: ModelTimes
     stream: int = 0
     served: ServedSession | None = None
     finish: Finish | None = None
@@ -66,10 +64,6 @@ class SimulatedSession:
             self._follow(trace.moments())
         self._at(start_s, self._connect)
         self._at(start_s + 0.2, self._tick)
-
-    def cancel(self) -> None:
-        """Cancel the session, as its caller leaves."""
-        self._apply(self.edge.cancel())
 
     def _at(self, moment: float, event: Callable[[], None]) -> None:
         """Schedule an event of this session, and what follows from it."""
@@ -180,7 +174,7 @@ class SimulatedSession:
             eos_token_ids=self.edge.request.eos_token_ids,
             exits=len(self.target.exit_distributions),
             layer_count=MANY_LAYERS,
-            hidden_size=self.hidden_size,
+            hidden_size=self.times.hidden_size,
             exit_temperatures=self.target.exit_temperatures,
             row_share=self.verifier.row_share,
         )
@@ -191,10 +185,10 @@ class SimulatedSession:
             budget=verifier.budget,
             draft_budget=verifier.draft_budget,
             lookup_budget=verifier.lookup_budget,
-            has_draft_model=verifier.offers_drafts,
+            has_draft_model=self.times.offers_cloud_drafts,
         )
         self._leave_verifier()
-        drafts = SimulatedCloudDrafts(cloud, self.target.cloud_draft_probs or self.drafts.probs)
+        drafts = SimulatedCloudDrafts(cloud, self.drafts.probs)
         self.served = ServedSession(cloud, self.target, self.link.down, self._to_edge, drafts)
         self._to_edge([cloud.opened()])
         self.verifier.look(self.served)
@@ -211,23 +205,23 @@ class SimulatedSession:
         """Compute the hidden states of a split request: of each token its own number."""
         if (task := self.edge.layers_work()) is None:
             return
-        states = np.zeros((len(task.token_ids), self.hidden_size), dtype=np.float32)
+        states = np.zeros((len(task.token_ids), self.times.hidden_size), dtype=np.float32)
         states[:, 0] = task.token_ids
 
         def done() -> None:
             self._apply(self.edge.layers_done(task, states, self.time.now))
 
-        self._at(self.time.now + self.layers_s, done)
+        self._at(self.time.now + self.times.layers_s, done)
 
     def _draft(self) -> None:
         self._run_layers()
         while (work := self.edge.work(self.time.now)) is not None:
             self.drafts.start(work)
         if (number := self.drafts.begin_pass()) is not None:
-            slowed = self.load_at(self.time.now)
-            slowed *= self.slowed if self.verifier.under_way else 1.0
-            branches_s = (self.drafts.jobs_under_way - 1) * self.branch_s
-            self.drafts.step_s = (self.draft_s + branches_s) * slowed
+            times = self.times
+            slowed = times.slowed_at(self.time.now, beside=self.verifier.under_way)
+            branches_s = (self.drafts.jobs_under_way - 1) * times.branch_s
+            self.drafts.step_s = (times.draft_s + branches_s) * slowed
             self._at(self.time.now + self.drafts.step_s, lambda: self._drafted(number))
 
     def _drafted(self, number: int) -> None:

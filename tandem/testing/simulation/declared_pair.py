@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from lab.simulation.model_pair import PROBS_KEPT, Context, ProbsOf, SimulatedPair
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, SamplingParams
+from tandem.testing.simulation.model_pair import PROBS_KEPT, Context, ProbsOf, SimulatedPair
 
 _TAIL = 1e-7
 _SECOND = 1e-3

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from lab.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
-from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
-from lab.simulation.virtual_time import VirtualTime
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
@@ -19,18 +16,20 @@ from tandem.netem.link_model import Link
 from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.judge import Verification
 from tandem.specdec.messages import CloudMessage, Work
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
+from tandem.testing.simulation.simulated_drafts import ProbsOf, SimulatedKv
+from tandem.testing.simulation.virtual_time import VirtualTime
 
 
 @dataclass(frozen=True, slots=True)
 class TargetModel:
-    """Distributions as functions of a context; early exits answer after these shares of a pass.
-    `cloud_draft_probs`: of the draft model in the cloud; None: the edge's."""
+    """Distributions as functions of a context; early exits answer after these shares of a pass."""
 
     probs: ProbsOf
     exit_distributions: Sequence[ProbsOf] = ()
     exit_depths: Sequence[float] = ()
     exit_temperatures: tuple[float, ...] = ()
-    cloud_draft_probs: ProbsOf | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -95,42 +94,21 @@ class SimulatedVerifier:
     little."""
 
     def __init__(
-        self,
-        time: VirtualTime,
-        pass_s: Callable[[int], float],
-        slowed: Callable[[], float] = lambda: 1.0,
-        exit_s: float = 0.0,
-        cloud_draft_s: float = 0.0,
-        *,
-        offers_drafts: bool = False,
+        self, time: VirtualTime, times: ModelTimes, edges_draft: Callable[[], bool]
     ) -> None:
-        """Start with no sessions.
-
-        Args:
-            pass_s: the duration of a pass over a number of tokens, those of all its sessions
-                together.
-            slowed: the factor by which a pass that begins now takes longer.
-            exit_s: what each exit that any session reads adds to a pass.
-            cloud_draft_s: the duration of a draft step in the cloud; no pass begins while a session
-                drafts there.
-            offers_drafts: whether sessions that may have its drafts, and demand none, find its
-                draft model there."""
+        """Start with no sessions. `edges_draft`: whether any edge drafts now."""
         self.passes = 0
-        self.busy_s = 0.0
-        first_s = pass_s(1)
-        self.row_share = min(1.0, max(0.0, pass_s(2) / first_s - 1)) if first_s > 0 else None
+        first_s = times.pass_s(1)
+        self.row_share = min(1.0, max(0.0, times.pass_s(2) / first_s - 1)) if first_s > 0 else None
         """What a verifier measures when it starts."""
         self.budget = PassBudget(row_share=self.row_share)
         self.draft_budget = CloudDraftBudget(self.budget)
         self.lookup_budget = CloudDraftBudget(self.budget)
-        self.offers_drafts = offers_drafts
-        self._cloud_draft_s = cloud_draft_s
+        self.times = times
         self._served: list[ServedSession] = []
         self._drafting: list[ServedSession] = []
         self._time = time
-        self._pass_s = pass_s
-        self._slowed = slowed
-        self._exit_s = exit_s
+        self._edges_draft = edges_draft
         self._waiting: list[ServedSession] = []
         self._passing: list[ServedSession] = []
 
@@ -175,13 +153,12 @@ class SimulatedVerifier:
         dues = [(session, session.due) for session in self._passing if session.due]
         tokens = sum(len(due.work.token_ids) for _, due in dues)
         slowed = self._slowed()
-        without_s, exit_s = slowed * self._pass_s(tokens), slowed * self._exit_s
+        without_s, exit_s = slowed * self.times.pass_s(tokens), slowed * self.times.exit_s
         early = [due.work.early for _, due in dues if due.work.early]
         read = sorted({index for one in early for index in one.exits})
         took_s = without_s + len(read) * exit_s
         now, self.passes = self._time.now, self.passes + 1
         self.budget.passed(took_s, tokens, len(dues))
-        self.busy_s += took_s
         for session, due in dues:
             for index in due.work.early.exits if due.work.early else ():
                 read_s = now + session.model.exit_depths[index] * without_s
@@ -189,12 +166,14 @@ class SimulatedVerifier:
                 self._time.at(read_s, partial(self._read_exit, session, due, index))
         self._time.at(now + took_s, partial(self._end, self.passes, now, took_s))
 
+    def _slowed(self) -> float:
+        return self.times.slowed_at(self._time.now, beside=self._edges_draft())
+
     def _draft(self, sessions: list[ServedSession]) -> None:
         """Begin a draft step of these sessions."""
         self._drafting = sessions
-        step_s = self._slowed() * self._cloud_draft_s
+        step_s = self._slowed() * self.times.cloud_step_s
         self.draft_budget.drafted(step_s, len(sessions), len(sessions))
-        self.busy_s += step_s
         self._time.at(self._time.now + step_s, partial(self._drafted, step_s))
 
     def _drafted(self, step_s: float) -> None:

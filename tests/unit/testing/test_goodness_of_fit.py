@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from lab.analysis.goodness_of_fit import (
+from tandem.core.probs import Array
+from tandem.testing.goodness_of_fit import (
     FALSE_ALARM,
     Cells,
     Prefix,
@@ -16,7 +17,6 @@ from lab.analysis.goodness_of_fit import (
     tail_probability,
     upper_quantile,
 )
-from tandem.core.probs import Array
 
 FIRST = np.array([0.5, 0.3, 0.19, 0.01])
 NEXT = np.array([[0.7, 0.3, 0, 0], [0.1, 0.2, 0.3, 0.4], [0.25] * 4, [1, 0, 0, 0]])

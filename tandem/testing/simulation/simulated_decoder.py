@@ -55,7 +55,6 @@ class SimulatedDecoder:
         self.committed = PrefixedTokens(token_ids)
         self.drafts: list[int] = []
         self.epoch = 0
-        self.rollbacks = 0
         self._step: SimulatedStep | None = None
 
     def begin(self) -> SimulatedStep | None:
@@ -105,5 +104,4 @@ class SimulatedDecoder:
             self.drafts.clear()
             self._step = None
             self.epoch += 1
-            self.rollbacks += 1
         self.committed.append(token)

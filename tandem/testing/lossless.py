@@ -10,7 +10,6 @@ from itertools import takewhile
 
 import numpy as np
 
-from lab.analysis.goodness_of_fit import Fit, Prefix, choose_cells, fit
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
@@ -23,6 +22,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
+from tandem.testing.goodness_of_fit import Fit, Prefix, choose_cells, fit
 
 ALONE = "ar"
 ROUNDING = 1e-4

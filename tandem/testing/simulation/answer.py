@@ -6,15 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulated_verifier import TargetModel
-from lab.simulation.simulator import (
-    ModelTimes,
-    SimulatedRequest,
-    SimulationResult,
-    simulate_together,
-)
-from lab.simulation.wire_sizes import WireSizes
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkShape, shape_from
@@ -24,6 +15,15 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulated_verifier import TargetModel
+from tandem.testing.simulation.simulator import (
+    SimulatedRequest,
+    SimulationResult,
+    simulate_together,
+)
+from tandem.testing.simulation.wire_sizes import WireSizes
 
 NEVER_LOST = LivenessTimes(dead_after_s=3600.0, give_up_after_s=3600.0)
 """These links are not cut; a padded distribution takes longer than the machine would wait."""
@@ -121,6 +121,30 @@ def simulate_answers(
     ]
     done = simulate_together(requests, conditions.times)
     return [_answer(*parts) for parts in zip(questions, done, sizes, strict=True)]
+
+
+def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
+    """Return the tokens of all sessions per second, while all of them are past their first token
+    and before their last."""
+    begun_s = max(answer.commits[0][0] for answer in answers)
+    ended_s = min(answer.commits[-1][0] for answer in answers)
+    if ended_s <= begun_s:
+        raise InvalidArgument("max_tokens", "the sessions are never all under way")
+    tokens = sum(
+        count
+        for answer in answers
+        for moment, count in answer.commits
+        if begun_s < moment <= ended_s
+    )
+    return tokens / (ended_s - begun_s)
+
+
+def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
+    """Return accepted ÷ verified drafts, without those after a rejected one; None if none was
+    verified."""
+    accepted = sum(answer.stats.accepted for answer in answers)
+    rejections = sum(answer.rejections for answer in answers)
+    return accepted / (accepted + rejections) if accepted + rejections else None
 
 
 def _check(question: Question, pair: SimulatedPair) -> None:

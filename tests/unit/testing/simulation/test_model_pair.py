@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from lab.simulation.model_pair import EngineDistributions
 from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tandem.testing.simulation.model_pair import EngineDistributions
 
 PROBS = scripted_probs(3, 8, sharpness=4.0)
 
