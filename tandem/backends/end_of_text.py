@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tandem.backends.adaptation import adaptation_of
 from tandem.backends.interface import (
     CachesPrefixes,
     Engine,
@@ -72,7 +71,7 @@ class EndOfTextEngine(EngineDefaults):
         self.exit_depths = engine.exit_depths
         self.exit_temperatures = engine.exit_temperatures
         self.kv_bytes_per_token = engine.kv_bytes_per_token
-        self.adaptation = adaptation_of(engine)
+        self.inner = engine
         self._long: set[LongSession] = set()
 
     @property

@@ -387,6 +387,8 @@ class EngineDefaults:
     layer_count: int = 0
     hidden_size: int = 0
     exit_temperatures: tuple[float, ...] = ()
+    inner: Engine | None = None
+    """The engine that this one wraps, if it does."""
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
         raise FailedPrecondition("this back end cannot fork sessions")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.backends.adaptation import adaptation_of
 from tandem.backends.interface import (
     Capabilities,
     Engine,
@@ -49,7 +48,7 @@ class LookupFirstEngine(EngineDefaults):
         self.context_length = engine.context_length
         self.eos_token_ids = engine.eos_token_ids
         self.kv_bytes_per_token = engine.kv_bytes_per_token
-        self.adaptation = adaptation_of(engine)
+        self.inner = engine
         inner = engine.capabilities
         self.capabilities = Capabilities(
             trees=inner.trees,
