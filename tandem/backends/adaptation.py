@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.interface import Engine, Session, never
-from tandem.backends.wrapped_session import WrappedSession
+from tandem.backends.wrapped_engine import WrappedSession
 from tandem.core.errors import InvalidArgument
 
 Weights = NDArray[np.float32]
