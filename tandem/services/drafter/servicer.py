@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from tandem.backends.end_of_text import reading_the_end, reads_the_end
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
+from tandem.backends.sliding_window import has_sliding_window, with_sliding_window
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.prompt import Turn
@@ -169,7 +169,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         `split`: the target's first layers, for split inference. `memory`: what is remembered of
         texts; None: nothing. `hook`: what adapts the draft model, if anything does. `pass_times`:
         what the draft model's passes take, if that was measured."""
-        self._engine = engine = reading_the_end(engine)
+        self._engine = engine = with_sliding_window(engine)
         self._tokenizer = tokenizer
         self._split = split
         self._memory = memory
@@ -548,7 +548,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         that is not known, or the draft model has to read the `whole` text, the draft model's."""
         mine = self._engine.context_length
         theirs = self._target_context or mine
-        end_suffices = not whole and reads_the_end(self._engine, tree_nodes)
+        end_suffices = not whole and has_sliding_window(self._engine, tree_nodes)
         return theirs if end_suffices else min(mine, theirs)
 
     def _may_exceed(self, request: GenerationRequest) -> bool:
