@@ -31,6 +31,8 @@ BETWEEN = -1
 _FEWEST_HEADS = 64
 _FEW = 48
 """Tokens that are appended one by one; more are sorted at once."""
+_MANY = 1024
+"""Tokens beyond which those that stay are sorted anew, rather than each taken off."""
 _NONE = -1
 _FACTORS = [mix(number) | 1 for number in range(LONGEST_MATCH)]
 
@@ -73,6 +75,11 @@ class NgramIndex:
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens. Nobody may look up meanwhile."""
+        if len(self) - length > _MANY:
+            del self.tokens[length:]
+            for chain in self._chains:
+                chain.link_anew(self.tokens)
+            return
         for chain in self._chains:
             chain.truncate(self.tokens, length)
         del self.tokens[length:]
@@ -182,6 +189,10 @@ class _Chain:
             self._link_all(tokens, size)
             return
         self._link(*self._table, tokens)
+
+    def link_anew(self, tokens: array[int]) -> None:
+        """Forget all places, and link those of all tokens."""
+        self._link_all(tokens, len(self._table[0]))
 
     def _link_all(self, tokens: array[int], size: int) -> None:
         table = _empty(size), array("i")

@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tandem.backends.adaptation import Adaptation, JudgedText, KnownProbs, adaptation_of
 from tandem.backends.end_of_text import reading_the_end
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Session
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch import adapter_training
 from tandem.backends.torch.loading import load_engine
@@ -223,9 +222,7 @@ def test_a_branch_drafts_with_its_parent_s_adapter(engine: Engine) -> None:
     parent.close()
 
 
-@pytest.mark.parametrize(
-    "wrap", [reading_the_end, LookupFirstEngine, lambda e: PacedEngine(e, 0, 0)]
-)
+@pytest.mark.parametrize("wrap", [reading_the_end, lambda e: PacedEngine(e, 0, 0)])
 def test_engines_around_the_draft_hand_its_adapters_on(engine: Engine, wrap: Any) -> None:
     wrapped = wrap(engine)
     assert adaptation_of(wrapped) is adaptation_of(engine)
