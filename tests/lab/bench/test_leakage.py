@@ -89,7 +89,7 @@ def opened_frames(name: str, temperature: float = 1.0) -> SentFrames:
         max_tokens=4,
         preset=preset,
     )
-    frames.size_of(request.opening(0, PrefixedTokens((1, 2)), 0.0))
+    frames.size_of(request.opening(PrefixedTokens((1, 2)), 0.0))
     frames.sent_by_device()
     return frames
 

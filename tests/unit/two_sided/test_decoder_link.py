@@ -18,7 +18,7 @@ from tandem.two_sided.serving import decoder_link
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tests.unit.two_sided.decoder_frames import SESSION, opening
 
-OPENED = DecodingOpened(SESSION, 0, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 0, 9)
+OPENED = DecodingOpened(SESSION, 0, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 9)
 
 DRAFT = DecodingDraft(SESSION, 0, 2, 0, 5, probs=None, log_mass=0.0, committed=2)
 
