@@ -8,7 +8,8 @@ One machine covers every schedule. Its shell calls
 - `draft_task` for what the cloud is to draft itself, if anything, and `drafted` with it.
 
 Invariants: committed tokens are never retracted; the KV is valid exactly for the first `kv_length`
-committed tokens; drafts of an old epoch change nothing; a frame that is refused changes nothing."""
+committed tokens; drafts that do not follow the text change nothing; a frame that is refused changes
+nothing."""
 
 from __future__ import annotations
 
@@ -214,7 +215,6 @@ class CloudMachine:
         self.session = opening.session
         self.settings = opening.settings
         self.sampling = params.sampling
-        self.epoch = opening.epoch
         self.committed = opened_text(opening)
         self._kv_length = 0
         self.target_passes = 0
@@ -377,8 +377,7 @@ class CloudMachine:
             case NeedFullDistribution():
                 return self._receive_need_full_distribution(message)
             case HiddenStates():
-                if not self._is_stale(message):
-                    self._hidden.receive(message, self.committed)
+                self._hidden.receive(message, self.committed)
                 return []
             case Ping():
                 return [Pong(**self._header(len(self.committed)), nonce=message.nonce)]
@@ -393,36 +392,29 @@ class CloudMachine:
                 raise InvalidArgument("open", "the session is open already")
 
     def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
-        if self.finished:
-            return []  # past the end drafts mean nothing, and epochs are no longer counted
-        stale = self._is_stale(draft)
-        self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
-        if stale:
-            return self._release_frontier()
-        if self.awaits_recovered:
-            raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
         check_draft(draft, self.settings, self._model)
+        if self.finished:
+            return []
+        self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
+        if not self._pending.follows_text(draft):
+            return self._release_frontier()
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
         self._edge_drafts += len(draft.token_ids)
         self._passes_without = 0
-        if (overtaken_at := self._pending.add(draft)) is not None:
-            # The cloud went on alone with another token; the edge learns it from that token. The
-            # committed text stays as it is, and so does the distribution kept for what follows it.
-            self._end_epoch(overtaken_at)
+        if not self._pending.add(draft):
+            # Other tokens are committed, or wait, than were drafted: the edge learns it from what
+            # is committed. The distribution kept for what follows the text stays as it is.
             return self._release_frontier()
         if draft.end_of_chunk or self.settings.verify_on_arrival:
-            self._pending.make_ready()
+            self._pending.make_ready(draft.base + len(draft.token_ids))
         # A draft that only repeats what the cloud has committed leaves nothing to judge.
         return self._judge_at_once() or self._release_frontier()
 
     def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
-        if self._tree is not None:
-            raise InvalidArgument("draft_length", "a tree is waiting already")
-        if draft.base != len(self.committed):
-            raise InvalidArgument("base", f"{draft.base}: trees start at {len(self.committed)}")
-        self.committed.check(draft.base, draft.prefix_hash)
+        if self._tree is not None or draft.base != len(self.committed):
+            return []  # it comes twice, or late: a tree starts at the end of the text
         tree = DraftTree.of(draft)
         if draft.base + tree.layers > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
@@ -432,8 +424,6 @@ class CloudMachine:
     def _receive_recovered(self, message: Recovered) -> list[CloudMessage]:
         """Commit what the edge drew: a token that the target distribution can draw, for the
         position and the text of the rejection."""
-        if self._is_stale(message):
-            return []
         if self._to_draw_from is None:
             raise InvalidArgument("recovered", "no verdict has left a token for the edge to draw")
         if message.base != len(self.committed):
@@ -444,13 +434,11 @@ class CloudMachine:
             raise InvalidArgument("token_id", "the target distribution cannot draw this token")
         self.committed.check(message.base, message.prefix_hash)
         self._to_draw_from = None
-        self.committed.append(message.token_id)
+        self._append(message.token_id)
         return []
 
     def _receive_need_full_distribution(self, message: NeedFullDistribution) -> list[CloudMessage]:
         """Send the whole distribution to an edge that cannot draw from what it was sent."""
-        if self._is_stale(message):
-            return []
         if self._to_draw_from is None or message.base != len(self.committed):
             why = "no distribution is being drawn from at this position"
             raise InvalidArgument("need_full_distribution", why)
@@ -459,11 +447,6 @@ class CloudMachine:
         self._sent_in_full = True
         header = self._header(message.base)
         return [FullDistribution(**header, target_probs=self._to_draw_from)]
-
-    def _is_stale(self, message: EdgeMessage) -> bool:
-        if message.epoch > self.epoch:
-            raise InvalidArgument("epoch", f"{message.epoch} is ahead of {self.epoch}")
-        return message.epoch < self.epoch
 
     # The forward pass that is due.
 
@@ -751,7 +734,7 @@ class CloudMachine:
         if isinstance(replacement, int):
             token_ids = (*token_ids, replacement)
         for token_id, target in zip(token_ids, verification.targets, strict=False):
-            self._overtake(token_id, target)
+            self._commit(token_id, target)
         if replacement is None:
             self._bonus_token(verification)
         tokens = Tokens(
@@ -762,13 +745,6 @@ class CloudMachine:
             accepted=accepted,
         )
         return [tokens, *self._judge_at_once()]
-
-    def _overtake(self, token_id: int, target: TargetProbs) -> None:
-        """Commit a token for whose position a draft of the edge may wait."""
-        position = len(self.committed)
-        self._commit(token_id, target)
-        if not self._pending.overtaken_by(token_id):
-            self._end_epoch(position)
 
     def _keep_prepared(self, verification: Verification) -> None:
         """Keep the targets of a preparation; the KV holds its drafts after the committed text."""
@@ -844,7 +820,6 @@ class CloudMachine:
         """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
             accepted = len(verification.path)
-            self._pending.accept(accepted)
             # Rejected drafts were fed too, and the token in place of the first one was not.
             self._kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
             self._kept_path = ()
@@ -858,8 +833,14 @@ class CloudMachine:
             self._commit(token_id, target)
 
     def _commit(self, token_id: int, target: TargetProbs) -> None:
-        self.committed.append(token_id)
+        self._append(token_id)
         self._logprobs_recorder.note(target, token_id)
+
+    def _append(self, token_id: int) -> None:
+        """Commit a token. The draft that waits for its position, if one does, is judged by that: if
+        it is another token, all that follow it are void."""
+        self.committed.append(token_id)
+        self._pending.pass_by(token_id)
 
     def _bonus_token(self, verification: Verification) -> int | None:
         """Return the cloud's own token after the accepted drafts; None at the end or if a draft is
@@ -878,11 +859,11 @@ class CloudMachine:
     def _reject(
         self, verification: Verification, base: int, cost: Work, path: tuple[int, ...] = ()
     ) -> Verdict:
-        """End the epoch after the accepted drafts, with the recovered token if the cloud draws."""
+        """Tell the edge of a rejection, with the recovered token if the cloud draws it. Until it is
+        known the rejected draft waits, and all after it."""
         accepted = len(verification.path)
         target = verification.next_target
         assert target is not None, "the rejected position was judged"
-        self._end_epoch(base + accepted)
         self._forget_known()
         if isinstance(verification.replacement, int):
             self._commit(verification.replacement, target)
@@ -898,10 +879,6 @@ class CloudMachine:
             path=path,
             logprobs=self._logprobs_recorder.take(),
         )
-
-    def _end_epoch(self, position: int) -> None:
-        self.epoch += 1
-        self._pending.begin_epoch(position)
 
     def _judge_at_once(self) -> list[CloudMessage]:
         """Judge the first drafts by the distributions kept from earlier passes, if there are any.
@@ -921,7 +898,6 @@ class CloudMachine:
         if self._budget is None:
             return []
         self._acceptance.judged(1, 0)
-        self._pending.accept(1)
         self._frontier = None
         self._commit(verification.token_ids[0], verification.targets[0])
         verdict = Verdict(
@@ -937,7 +913,6 @@ class CloudMachine:
     def _keep_known(self, verification: Verification) -> None:
         """Commit drafts that were fed ahead, and accepted without a further pass."""
         accepted = len(verification.path)
-        self._pending.accept(accepted)
         self._kv_length = len(self.committed) + accepted
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
@@ -967,7 +942,6 @@ class CloudMachine:
         """Return the header of every frame; the hash is that of all committed tokens."""
         return {
             "session": self.session,
-            "epoch": self.epoch,
             "base": base,
             "prefix_hash": self.committed.prefix,
         }
@@ -1023,8 +997,6 @@ class PendingDrafts:
     def __init__(self, committed: PrefixedTokens, window: int, length_limit: int) -> None:
         """Start without drafts. `length_limit` is the most tokens of prompt and answer together."""
         self.ready = 0
-        self.next_base = len(committed)
-        """Where the next drafts of this epoch begin at the earliest."""
         self._committed = committed
         self._window = window
         self._length_limit = length_limit
@@ -1041,62 +1013,54 @@ class PendingDrafts:
         """Return the drafts that may be judged."""
         return tuple(islice(self._drafts, self.ready))
 
+    def follows_text(self, draft: Draft) -> bool:
+        """Return whether a draft is live: its hash is that of the text up to its base, committed or
+        waiting. Others come late, after a text that is gone."""
+        after = draft.base - len(self._committed)
+        if after > len(self._drafts):
+            return False
+        if after <= 0:
+            return self._committed.prefix_at(draft.base) == draft.prefix_hash
+        return self._committed.prefix_with(self.token_ids[:after]) == draft.prefix_hash
+
     def check(self, draft: Draft) -> None:
-        """Check that drafts of one epoch are contiguous, and start no later than the committed text
-        ends. Raises InvalidArgument or PrefixMismatch."""
-        due = len(self._committed) + len(self._drafts)
-        if draft.base < self.next_base:
-            raise InvalidArgument("base", f"{draft.base} repeats a round; {self.next_base} is due")
-        if draft.base > due:
-            raise InvalidArgument("base", f"{draft.base} leaves a gap after {due}")
-        self._committed.check(draft.base, draft.prefix_hash, self.token_ids)
+        """Check that no more drafts wait than may. Raises InvalidArgument."""
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
         if end - len(self._committed) > self._window:
             raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
 
-    def add(self, draft: Draft) -> int | None:
-        """Queue what is not committed yet. The first position at which another token is committed
-        than was drafted, if there is one: then nothing of the draft counts."""
+    def add(self, draft: Draft) -> bool:
+        """Queue those of a live draft that are new. False where one of the others is not the token
+        that is committed, or waits, at its position: then those after it are void."""
         for position, proposal in enumerate(_proposals(draft), start=draft.base):
-            if position >= len(self._committed):
+            after = position - len(self._committed)
+            if after >= len(self._drafts):
                 self._drafts.append(proposal)
-            elif self._committed[position] != proposal.token_ids[0]:
-                return position
-        self.next_base = draft.base + len(draft.token_ids)
-        return None
-
-    def make_ready(self) -> None:
-        """Note that all drafts that wait may be judged."""
-        self.ready = len(self._drafts)
-
-    def accept(self, count: int) -> None:
-        """Drop the first drafts, which are committed."""
-        self.ready -= count
-        for _ in range(count):
-            self._drafts.popleft()
-
-    def overtaken_by(self, token_id: int) -> bool:
-        """Drop the first draft, for whose position this token is committed; False if it is another
-        token, so that those after it are void too."""
-        if not self._drafts:
-            return True
-        if self._drafts[0].token_ids[0] != token_id:
-            return False
-        self._drafts.popleft()
-        self.ready = max(0, self.ready - 1)
+                continue
+            known = self._committed[position] if after < 0 else self._drafts[after].token_ids[0]
+            if known != proposal.token_ids[0]:
+                return False
         return True
+
+    def make_ready(self, end: int) -> None:
+        """Note that the drafts before position `end` may be judged."""
+        self.ready = max(self.ready, end - len(self._committed))
+
+    def pass_by(self, token_id: int) -> None:
+        """Drop the first draft, for whose position this token is committed, and unless it is that
+        token all others too."""
+        if not self._drafts:
+            return
+        if self._drafts.popleft().token_ids[0] != token_id:
+            self.clear()
+        self.ready = max(0, self.ready - 1)
 
     def clear(self) -> None:
         """Drop all drafts: none of them will be judged."""
         self._drafts.clear()
         self.ready = 0
-
-    def begin_epoch(self, base: int) -> None:
-        """Discard all; the next ones begin at `base`."""
-        self.clear()
-        self.next_base = base
 
 
 class EarlyQueue:

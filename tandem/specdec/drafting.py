@@ -348,7 +348,7 @@ class Drafting:
 
     # Frames.
 
-    def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
+    def send_due(self, budget_s: float = inf) -> list[Draft]:
         """Return the frames that are to leave now, whole chunks or what there is of one; they count
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
@@ -360,7 +360,7 @@ class Drafting:
             whole = len(piece) == left or self.draftable < 1 or overdue
             if not whole and not self.schedule.token_by_token:
                 break
-            frames.append(self._frame(piece, epoch, whole))
+            frames.append(self._frame(piece, whole))
             self._in_flight.sent += len(piece)
             if whole:
                 self._chunk = _Chunk()
@@ -368,11 +368,10 @@ class Drafting:
                 self._chunk.sent += len(piece)
         return frames
 
-    def _frame(self, piece: list[Drafted], epoch: int, whole: bool) -> Draft:
+    def _frame(self, piece: list[Drafted], whole: bool) -> Draft:
         before = self.sent_token_ids
         frame = Frame(
             session=self._request.session,
-            epoch=epoch,
             base=len(self._committed) + len(before),
             prefix_hash=self._committed.prefix_with(before),
         )
@@ -454,7 +453,6 @@ def draft_frame(
         distributions = np.stack([drafted.draft_probs for drafted in chunk])
     return Draft(
         session=frame.session,
-        epoch=frame.epoch,
         base=frame.base,
         prefix_hash=frame.prefix_hash,
         token_ids=token_ids,

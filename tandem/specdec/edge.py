@@ -9,9 +9,9 @@ Its shell calls
 
 and does what each returns: sends, commits, interrupts, reconnects, finishes.
 
-Invariants: a committed token is never retracted or repeated; whichever end discards a sent draft
-raises the epoch; a frame that is refused changes nothing, so that a fresh stream can resume from
-the committed text."""
+Invariants: a committed token is never retracted or repeated; a draft in flight stays so until the
+committed text has passed it or departed from it; a frame that is refused changes nothing, so that a
+fresh stream can resume from the committed text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         super().__init__(liveness)
         rng = rng or SeededRandom(request.params.seed)
         self.request = request
-        self.epoch = 0
         self.stats = EdgeStats()
         self.target_name = ""  # empty until the session is open
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
@@ -217,7 +216,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _opening(self) -> Open:
         wanted = self.prompt_logprobs.wanted
-        return self.request.opening(self.epoch, self.committed, prompt_logprobs=wanted)
+        return self.request.opening(self.committed, prompt_logprobs=wanted)
 
     def _forget_stream(self) -> None:
         self._leaving = False
@@ -320,7 +319,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(verdict)
         drafts = self._drafting.judged(verdict)
-        check_verdict(verdict, self.request, self.committed, sent=drafts, epoch=self.epoch)
+        check_verdict(verdict, self.request, self.committed, sent=drafts)
         self.prompt_logprobs.check_complete()
         self._logprobs_buffer.take(verdict)
         self.stats.count_verdict(verdict)
@@ -346,8 +345,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if isinstance(outcome, FullPayload | SparsePayload):
             return [*outputs, *self._recover(outcome)]
         if outcome is not None and verdict.rejected:
-            # The cloud has raised the epoch already; the edge follows.
-            outputs += self._diverge(outcome, new_epoch=True)
+            outputs += self._go_on_with(outcome)
         elif outcome is not None:
             outputs += self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
@@ -356,7 +354,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
         sent = self._drafting.sent_token_ids
-        check_early_verdict(verdict, self.request, self.committed, sent=sent, epoch=self.epoch)
+        check_early_verdict(verdict, self.request, self.committed, sent=sent)
         self.stats.early_verdicts += 1
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
@@ -397,9 +395,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return self._draw(token, payload, rejected)
         self.stats.full_distribution_requests += 1
         ahead = map(Interrupt, self._drafting.discard_ahead())
-        header = self._header()
-        header["epoch"] += 1  # which this rejection begins; the machine enters it with the token
-        return [*ahead, Send(NeedFullDistribution(**header))]
+        return [*ahead, Send(NeedFullDistribution(**self._header()))]
 
     def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
         if not self._recovery.waits:
@@ -420,10 +416,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._logprobs_buffer.drawn(header["base"], token, payload)
         if self._on_target_probs is not None:
             self._on_target_probs(header["base"], payload, rejected.draft_probs)
-        outputs = self._diverge(token, new_epoch=True)
+        outputs = self._go_on_with(token)
         if self.phase is Phase.DONE:
             return outputs
-        header["epoch"] = self.epoch
         recovered = Recovered(**header, token_id=token)
         return [*outputs, Send(recovered), *self._leave_between_rounds()]
 
@@ -434,6 +429,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         drafted = self._drafting.next_token
         if drafted is None or not self._drafting.drafts[0].remembered:
             self.controller.overtaken(drafted == token if drafted is not None else None)
+        return self._go_on_with(token, source)
+
+    def _go_on_with(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
+        """Commit the next token. The drafts after it stay in flight if it was drafted, and are void
+        if not: the cloud, which has the same drafts, decides the same."""
+        drafted = self._drafting.next_token
         if drafted == token:
             self.stats.count_predicted(self._drafting.drafts[:1])
             self._drafting.confirm_next()
@@ -446,19 +447,15 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.stats.drafted += self._drafting.adopt_ahead()
                 self.stats.count_proposed(self._drafting.drafts)
             return outputs
-        # Drafts that were never sent end no epoch: the cloud knows nothing of them.
-        return self._diverge(token, new_epoch=self._drafting.sent > 0, source=source)
+        return self._diverge(token, source)
 
-    def _diverge(
-        self, token: int, new_epoch: bool, source: TokenSource = TokenSource.TARGET
-    ) -> list[EdgeOutput]:
+    def _diverge(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
         self.controller.discarded()
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
-        self.epoch += new_epoch
         outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
             if self._predrafting.wanted:
@@ -572,7 +569,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Send what is due."""
         if self.phase is not Phase.RUNNING or self.paused:
             return []
-        frames = self._drafting.send_due(self.epoch, self.controller.chunk_budget_s)
+        frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
@@ -621,7 +618,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Return the header of every frame."""
         return {
             "session": self.request.session,
-            "epoch": self.epoch,
             "base": len(self.committed),
             "prefix_hash": self.committed.prefix,
         }
@@ -955,22 +951,18 @@ def check_verdict(
     request: EdgeRequest,
     committed: PrefixedTokens,
     sent: Sequence[int],
-    epoch: int,
 ) -> None:
-    """Check that a verdict judges drafts that were sent, in this epoch, as the preset says.
+    """Check that a verdict judges drafts that were sent, as the preset says.
 
     Args:
         verdict: the frame.
         request: whose preset and vocabulary it must fit.
         committed: the edge's text.
         sent: token ids of the drafts that it may speak of, oldest first.
-        epoch: the edge's.
 
     Raises ProtocolError, or PrefixMismatch where the two texts differ."""
     _check_base(verdict, committed)
     _check_judged(verdict, len(sent), "a verdict")
-    if verdict.epoch != epoch + verdict.rejected:
-        raise ProtocolError(f"epoch {epoch}", f"a verdict of epoch {verdict.epoch}")
     outcome = verdict.outcome
     appended = tuple(sent[: verdict.accepted])
     if isinstance(outcome, int):
@@ -989,17 +981,14 @@ def check_early_verdict(
     request: EdgeRequest,
     committed: PrefixedTokens,
     sent: Sequence[int],
-    epoch: int,
 ) -> None:
     """Check that an early verdict was asked for, and judges drafts that were sent (token ids
-    `sent`), in this epoch, as the preset says. Raises as `check_verdict`."""
+    `sent`), as the preset says. Raises as `check_verdict`."""
     preset = request.preset
     if not preset.exits:
         raise ProtocolError("no early exits asked for", "EarlyVerdict")
     _check_base(verdict, committed)
     _check_judged(verdict, len(sent), "an early verdict")
-    if verdict.epoch != epoch:
-        raise ProtocolError(f"epoch {epoch}", f"an early verdict of epoch {verdict.epoch}")
     if isinstance(verdict.outcome, int):
         _check_token(verdict.outcome, request, "EarlyVerdict")
     elif not verdict.rejected or preset.cloud_draws:

@@ -210,7 +210,6 @@ class EarlyJudge:
         assert not isinstance(outcome, FullPayload), "early verdicts are small"
         return EarlyVerdict(
             session=self.frame.session,
-            epoch=self.frame.epoch,
             base=self.frame.base,
             prefix_hash=self.frame.prefix_hash,
             exit_index=exit_index,

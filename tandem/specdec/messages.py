@@ -33,10 +33,9 @@ class GenerationParams:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Fields of every message: session, epoch, first position, hash of the ids before it."""
+    """Fields of every message: session, first position, hash of the ids before it."""
 
     session: int
-    epoch: int
     base: int
     prefix_hash: PrefixHash
 
@@ -45,7 +44,6 @@ class FrameHeader(TypedDict):
     """The fields of `Frame`, for a machine that makes several kinds of frames."""
 
     session: int
-    epoch: int
     base: int
     prefix_hash: PrefixHash
 

@@ -164,16 +164,12 @@ class TreeDrafting(Drafting):
         self._kept = tuple(node for node in verdict.path if node < self._in_flight.fed)
         self._in_flight.clear()
 
-    def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
+    def send_due(self, budget_s: float = inf) -> list[Draft]:
         if not (self._in_flight.unsent and self.allowed):
             return []
         self._in_flight.sent = len(self._in_flight)
-        return self._whole(epoch)
-
-    def _whole(self, epoch: int) -> list[Draft]:
         frame = Frame(
             session=self._request.session,
-            epoch=epoch,
             base=len(self._committed),
             prefix_hash=self._committed.prefix,
         )

@@ -66,8 +66,6 @@ from tandem.wire.verdict_codec import (
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
-"""Session, epoch, base and prefix of a frame."""
-
 
 class _Model(Protocol):
     @property
@@ -114,7 +112,6 @@ class EdgeCodec:
     def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
         frame = pb.VerifyRequest(
             session=message.session,
-            epoch=message.epoch,
             base=message.base,
             prefix=message.prefix_hash,
         )
@@ -279,7 +276,6 @@ class CloudCodec:
     def encode(self, message: CloudMessage) -> pb.VerifyResponse:
         frame = pb.VerifyResponse(
             session=message.session,
-            epoch=message.epoch,
             base=message.base,
             prefix=message.prefix_hash,
         )
@@ -387,7 +383,6 @@ class CloudCodec:
 def _header_of(frame: pb.VerifyRequest | pb.VerifyResponse) -> FrameHeader:
     return {
         "session": frame.session,
-        "epoch": frame.epoch,
         "base": frame.base,
         "prefix_hash": frame.prefix,
     }

@@ -87,7 +87,6 @@ def test_it_travels() -> None:
     opened = opening(PRESET)
     header = FrameHeader(
         session=opened.session,
-        epoch=opened.epoch,
         base=opened.base,
         prefix_hash=opened.prefix_hash,
     )

@@ -18,7 +18,6 @@ from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.net.lifecycle import RunningService
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.specdec.messages import Cancel, Ping
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, Documents
@@ -33,6 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.frames import Cancel, Ping
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side, document_weights
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload

@@ -138,7 +138,6 @@ LIES = {
     "accepted 2**32-1": ("coupled", verdicts(set_verdict("accepted", HUGE))),
     "other prefix": ("coupled", verdicts(set_head("prefix", lambda prefix: prefix ^ 1))),
     "other session": ("coupled", verdicts(set_head("session", lambda number: number ^ 1))),
-    "epoch ahead": ("coupled", verdicts(set_head("epoch", lambda epoch: epoch + 1))),
     "base ahead": ("coupled", verdicts(set_head("base", lambda base: base + 1))),
     "base behind": ("coupled", verdicts(set_head("base", lambda base: base - 1))),
     "duration NaN": ("coupled", verdicts(work("verify_s", math.nan))),

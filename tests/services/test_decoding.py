@@ -15,7 +15,6 @@ from tandem.backends.interface import ForwardRequest
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
-from tandem.specdec.messages import GoingAway, Pong
 from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.decoding.document_files import DocumentFiles
@@ -26,6 +25,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.frames import GoingAway, Pong
 from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoding_service import DecodingServicer

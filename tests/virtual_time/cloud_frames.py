@@ -45,7 +45,6 @@ def opening(chosen: Preset, **changes: Any) -> Open:
     return replace(
         Open(
             session=7,
-            epoch=0,
             base=2,
             prefix_hash=committed.prefix,
             vocabulary_hash=VOCABULARY_HASH,
@@ -79,9 +78,7 @@ def draft_after(
 ) -> Draft:
     """A draft that follows the committed text and what is pending."""
     base = len(cloud.committed) + len(pending)
-    draft = Draft(
-        7, cloud.epoch, base, cloud.committed.prefix_with(pending), token_ids, end_of_chunk=True
-    )
+    draft = Draft(7, base, cloud.committed.prefix_with(pending), token_ids, end_of_chunk=True)
     return replace(draft, **changes)
 
 

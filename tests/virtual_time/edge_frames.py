@@ -73,7 +73,6 @@ def verdict_of(
         tokens += (outcome,)
     return Verdict(
         edge.request.session,
-        edge.epoch + rejected,
         len(edge.committed),
         edge.committed.prefix_with(tokens),
         accepted,
@@ -85,15 +84,14 @@ def verdict_of(
 def tokens_of(edge: EdgeMachine, *token_ids: int) -> Tokens:
     return Tokens(
         edge.request.session,
-        edge.epoch,
         len(edge.committed),
         edge.committed.prefix_with(token_ids),
         token_ids=token_ids,
     )
 
 
-def frame_of(edge: EdgeMachine) -> tuple[int, int, int, int]:
-    return (edge.request.session, edge.epoch, len(edge.committed), edge.committed.prefix)
+def frame_of(edge: EdgeMachine) -> tuple[int, int, int]:
+    return (edge.request.session, len(edge.committed), edge.committed.prefix)
 
 
 NOTHING = np.array([], dtype=np.int64)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tandem.core.errors import ProtocolError
 from tandem.core.probs import Truncation
 from tandem.specdec.choices import (
     CloudDrafts,
@@ -17,6 +18,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
+from tandem.specdec.cloud import PendingDrafts
 from tandem.specdec.presets import PRESETS, Preset
 from tests.long_runs import LONG, with_long_cases
 from tests.virtual_time.cases import ModelPair, opposed_pair, preset, scheduled, tree
@@ -182,3 +184,17 @@ def test_coupled_text_is_the_targets_own_in_every_order(
     opponent = Opponent(COUPLED[method], models, seed=seed, max_tokens=max_tokens, losses=losses)
     assert opponent.likeliest() == {own[:max_tokens]: 1}
     assert opponent.states > 5, "there was much to choose"
+
+
+def test_drafts_taken_for_live_after_a_text_that_is_gone_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were the hash not compared, a draft that comes late would be judged in place of a later
+    one."""
+    monkeypatch.setattr(
+        PendingDrafts,
+        "follows_text",
+        lambda self, draft: draft.base <= len(self._committed) + len(self),
+    )
+    with pytest.raises(ProtocolError):
+        check_exact(*METHODS["picospec, the cloud draws"])

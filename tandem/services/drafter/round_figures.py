@@ -55,7 +55,7 @@ class RoundSpans:
         self._span.record(
             "draft round",
             time.monotonic() - self._began_s,
-            epoch=message.epoch,
+            base=message.base,
             accepted=message.accepted,
             verify_s=message.work.verify_s,
             queue_s=message.work.queue_s,

@@ -21,7 +21,6 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.cloud import VocabularyMismatch
-from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
     DecodingCost,
@@ -33,6 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.frames import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 
 

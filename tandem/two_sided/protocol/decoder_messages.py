@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
-from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.frames import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
 

@@ -12,13 +12,13 @@ from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.events import Commit, Finish, Reconnect
-from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodingOpen,
     DecodingTarget,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.frames import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import first_side

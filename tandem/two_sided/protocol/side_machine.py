@@ -20,7 +20,6 @@ from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.edge import CommittedText, check_processes
 from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, Phase
-from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.specdec.resumable import Resumable
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
@@ -40,6 +39,7 @@ from tandem.two_sided.protocol.draft_queues import (
     decoded_draft,
     peer_draft,
 )
+from tandem.two_sided.protocol.frames import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,

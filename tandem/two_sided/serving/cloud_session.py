@@ -12,8 +12,8 @@ from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, extend_prefix
 from tandem.net.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
 from tandem.net.served_sessions import FrameWriter, converse
 from tandem.net.stream_limits import ServedStream
-from tandem.specdec.messages import GoingAway, Pong
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened
+from tandem.two_sided.protocol.frames import GoingAway, Pong
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpen,

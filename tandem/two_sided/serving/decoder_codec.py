@@ -19,7 +19,6 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
@@ -34,6 +33,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
+from tandem.two_sided.protocol.frames import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (

@@ -31,10 +31,10 @@ from tandem.net.status import (
     retry_after_s,
     upstream_rejection,
 )
-from tandem.specdec.messages import Cancel
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.frames import Cancel
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpen,

@@ -11,7 +11,7 @@ from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.tokens import TokenSource, check_token_ids
-from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.frames import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     AnyPeerMessage,

@@ -70,25 +70,25 @@ def test_opened_tells_the_servers_terms() -> None:
     assert opened.eos_token_ids == {2}
     assert opened.max_draft_length == 64
     assert opened.context_length == CONTEXT_LENGTH
-    assert (opened.session, opened.epoch, opened.base) == (7, 0, 2)
+    assert (opened.session, opened.base) == (7, 2)
 
 
 def test_a_ping_is_answered_at_any_time() -> None:
     cloud = opened_cloud(preset("dsd"))
     assert cloud.work() is not None
-    ping = Ping(7, 0, 2, cloud.committed.prefix, nonce=5)
-    assert cloud.receive(ping) == [Pong(7, 0, 2, cloud.committed.prefix, nonce=5)]
+    ping = Ping(7, 2, cloud.committed.prefix, nonce=5)
+    assert cloud.receive(ping) == [Pong(7, 2, cloud.committed.prefix, nonce=5)]
 
 
 def test_cancel_ends_everything() -> None:
     cloud = opened_cloud(preset("ar"))
     work = cloud.work()
     assert work is not None
-    assert cloud.receive(Cancel(7, 0, 2, cloud.committed.prefix)) == []
+    assert cloud.receive(Cancel(7, 2, cloud.committed.prefix)) == []
     assert cloud.ended
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert cloud.work() is None
-    assert cloud.receive(Ping(7, 0, 2, 0, nonce=1)) == []
+    assert cloud.receive(Ping(7, 2, 0, nonce=1)) == []
 
 
 def test_the_shells_mistakes_are_protocol_errors() -> None:
@@ -139,7 +139,6 @@ def test_a_wrong_first_draft_is_rejected_without_a_pass() -> None:
     (verdict,) = cloud.receive(draft_after(cloud, ((right + 1) % V, 0)))
     assert isinstance(verdict, Verdict)
     assert (verdict.accepted, verdict.rejected, verdict.outcome) == (0, True, right)
-    assert verdict.epoch == cloud.epoch == 1
     assert cloud.target_passes == 1
     assert cloud.kv_length == 2
 
@@ -251,7 +250,7 @@ def test_a_wrong_draft_that_was_fed_ahead_is_rejected_without_a_further_pass() -
     (verdict,) = cloud.receive(draft_after(cloud, wrong[3:], pending=wrong[:3]))
     assert isinstance(verdict, Verdict)
     assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, True, right[1])
-    assert (cloud.epoch, cloud.committed.since(2), cloud.kv_length) == (1, right, 3)
+    assert (cloud.committed.since(2), cloud.kv_length) == (right, 3)
     cloud.receive(draft_after(cloud, (0,), end_of_chunk=False))
     work = cloud.work()
     assert work is not None
@@ -291,15 +290,14 @@ def test_an_idle_cloud_goes_on_until_a_draft_waits() -> None:
 def test_a_late_draft_is_compared_with_what_the_cloud_decoded() -> None:
     chosen = scheduled("coupled", Schedule(4, 2, decode_when_idle=True))
     right = own_tokens(chosen, 3)
-    for token, epoch in ((right[0], 0), ((right[0] + 1) % V, 1)):
+    for token in (right[0], (right[0] + 1) % V):
         cloud = opened_cloud(chosen)
         late = draft_after(cloud, (token, right[1]))
         pass_of(cloud)
         assert cloud.receive(late) == []
-        assert cloud.epoch == epoch
         work = cloud.work()
         assert work is not None
-        assert work.drafts == (1 if epoch == 0 else 0), "what follows an equal token stays valid"
+        assert work.drafts == (token == right[0]), "what follows an equal token stays valid"
 
 
 def test_nothing_is_done_after_the_end() -> None:
@@ -314,7 +312,7 @@ def test_nothing_is_done_after_the_end() -> None:
     assert (verdict.accepted, verdict.outcome) == (expected, None)
     assert cloud.finished
     assert cloud.work() is None
-    late = draft_after(cloud, (0,), epoch=5, prefix_hash=1)
+    late = draft_after(cloud, (0,), prefix_hash=1)
     assert cloud.receive(late) == [], "drafts past the end mean nothing"
 
 
@@ -323,13 +321,10 @@ def test_a_resumed_session_decides_as_before() -> None:
     chosen = preset("coupled", 2)
     right = own_tokens(chosen, 5)
     text = PrefixedTokens((1, 2, *right[:3]))
-    cloud = opened_cloud(
-        preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix, epoch=4
-    )
+    cloud = opened_cloud(preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix)
     pass_of(cloud)
     pass_of(cloud)
     assert cloud.committed.since(2) == right
-    assert cloud.epoch == 4
 
 
 @pytest.mark.parametrize(
@@ -475,7 +470,7 @@ def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> Non
 
 def test_a_cloud_says_how_long_it_stays() -> None:
     cloud = opened_cloud(preset("coupled", 2))
-    assert cloud.going_away(2.5) == GoingAway(7, 0, 2, cloud.committed.prefix, grace_s=2.5)
+    assert cloud.going_away(2.5) == GoingAway(7, 2, cloud.committed.prefix, grace_s=2.5)
 
 
 def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:

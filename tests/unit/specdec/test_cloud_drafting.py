@@ -105,7 +105,6 @@ def test_drafts_that_stand_come_with_the_token_after_them(right: int) -> None:
     assert (tokens.accepted, tokens.base) == (right, 3)
     assert (tokens.work.drafts, tokens.work.draft_s, tokens.work.target_passes) == (3, 0.25, 2)
     assert cloud.kv_length == 3 + right, "what was rejected is rolled back"
-    assert cloud.epoch == 0, "nothing of the edge was discarded"
 
 
 def test_both_caches_are_rolled_back_to_what_stands() -> None:
@@ -217,7 +216,7 @@ def test_fewer_drafts_of_an_edge_do_not_stop_a_cloud_that_drafts_more() -> None:
     assert cloud.work() is None
     draft(cloud, *RIGHT[1:4])
     tokens = tokens_of(pass_of(cloud))
-    assert (tokens.token_ids, tokens.accepted, tokens.epoch) == (RIGHT[1:5], 3, 0)
+    assert (tokens.token_ids, tokens.accepted) == (RIGHT[1:5], 3)
 
 
 def test_a_cloud_whose_drafts_pay_waits_for_none_of_an_edge() -> None:
@@ -249,24 +248,23 @@ def test_an_edge_s_drafts_that_agree_with_the_cloud_s_stay_valid() -> None:
     tokens, *more = cloud.complete(judgement_for(MODELS, cloud, work), Work())
     assert isinstance(tokens, Tokens)
     assert (tokens.token_ids, tokens.accepted) == (RIGHT[1:4], 3)
-    assert cloud.epoch == 0
     assert more == [], "the next draft is judged with those after it"
     (verdict,) = pass_of(cloud)
     assert isinstance(verdict, Verdict)
     assert (verdict.base, verdict.accepted, verdict.outcome) == (6, 2, RIGHT[6])
 
 
-def test_an_edge_s_draft_that_differs_ends_the_epoch_at_both_ends() -> None:
+def test_an_edge_s_draft_that_differs_is_void_with_all_after_it() -> None:
     cloud = begun(BOTH)
     draft(cloud, *RIGHT[1:4])
     work = cloud.work()
     assert work is not None
     stale = draft_after(cloud, (RIGHT[1], wrong(RIGHT[2])))
+    late = draft_after(cloud, (RIGHT[3],), pending=stale.token_ids)
     cloud.receive(stale)
     tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert tokens.token_ids == RIGHT[1:5]
-    assert cloud.epoch == tokens.epoch == 1
-    assert cloud.receive(draft_after(cloud, (0,), epoch=0)) == []
+    assert cloud.receive(late) == []
     (verdict, *_) = cloud.receive(draft_after(cloud, RIGHT[5:6])) or pass_of(cloud)
     assert isinstance(verdict, Verdict)
     assert verdict.accepted == 1
@@ -298,7 +296,7 @@ def test_a_draft_model_that_reads_no_further_drafts_no_further() -> None:
 def test_a_cancelled_session_drafts_nothing() -> None:
     cloud = begun()
     assert cloud.draft_task() is not None
-    cloud.receive(Cancel(7, 0, len(cloud.committed), cloud.committed.prefix))
+    cloud.receive(Cancel(7, len(cloud.committed), cloud.committed.prefix))
     assert cloud.draft_task() is None
 
 

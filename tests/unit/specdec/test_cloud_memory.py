@@ -185,6 +185,6 @@ def test_an_edge_takes_longer_drafts_of_a_cloud_that_may_remember(
     request = replace(request_for(LOOKUP, MODELS, prompt_ids=PROMPT), allows_memory=allows_memory)
     committed = PrefixedTokens(PROMPT)
     prefix_hash = PrefixedTokens((*PROMPT, *ANSWER[:1])).prefix
-    tokens = Tokens(7, 0, len(PROMPT), prefix_hash, ANSWER[:1], Work(drafts=drafts))
+    tokens = Tokens(7, len(PROMPT), prefix_hash, ANSWER[:1], Work(drafts=drafts))
     with pytest.raises(ProtocolError) if refused else nullcontext():
         check_tokens(tokens, request, committed)

@@ -45,7 +45,6 @@ def waiting(chosen: object = COUPLED) -> EdgeMachine:
 def early(edge: EdgeMachine, accepted: int, rejected: bool, outcome: object) -> EarlyVerdict:
     return EarlyVerdict(
         edge.request.session,
-        edge.epoch,
         len(edge.committed),
         edge.committed.prefix,
         exit_index=1,
@@ -60,7 +59,7 @@ def test_an_early_verdict_changes_nothing_but_what_is_drafted_ahead() -> None:
     edge, other = waiting(), waiting()
     assert edge.work(0.0) is None
     assert edge.receive(early(edge, 1, True, 2), 0.1) == []
-    assert (edge.stats.early_verdicts, edge.phase, edge.epoch) == (1, other.phase, other.epoch)
+    assert (edge.stats.early_verdicts, edge.phase) == (1, other.phase)
     assert (edge.drafts_in_flight, edge.kv_length) == (other.drafts_in_flight, other.kv_length)
     work = edge.work(0.1)
     assert work is not None
@@ -73,7 +72,6 @@ BAD: dict[str, tuple[Callable[[EarlyVerdict], EarlyVerdict], type[Exception]]] =
     "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
     "another base": (lambda m: replace(m, base=m.base + 1), ProtocolError),
     "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
-    "another epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
     "more than was sent": (lambda m: replace(m, accepted=2, rejected=True), ProtocolError),
     "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),
     "no token of the vocabulary": (lambda m: replace(m, outcome=V), ProtocolError),
@@ -98,7 +96,7 @@ def test_one_that_nobody_asked_for_is_rejected() -> None:
 
 
 def spoken(exit_index: int, confidence: float, base: int = 5) -> EarlyVerdict:
-    return EarlyVerdict(1, 0, base, 9, exit_index, 1, True, 2, confidence)
+    return EarlyVerdict(1, base, 9, exit_index, 1, True, 2, confidence)
 
 
 def cloud_with_exits(exits: int = 4, chosen: object = COUPLED) -> CloudMachine:
@@ -214,7 +212,7 @@ def test_only_the_pass_that_runs_may_speak() -> None:
     assert not cloud.early_verdicts, "another pass"
     cloud.push_early_verdict(work, spoken(1, 0.5))
     assert cloud.early_verdicts
-    cloud.receive(Cancel(7, 0, 2, cloud.committed.prefix))
+    cloud.receive(Cancel(7, 2, cloud.committed.prefix))
     assert not cloud.early_verdicts
     cloud.push_early_verdict(work, spoken(2, 0.5))
     assert not cloud.early_verdicts, "nobody listens any more"

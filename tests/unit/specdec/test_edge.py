@@ -66,12 +66,12 @@ def test_connecting_opens_at_the_committed_text() -> None:
     edge = edge_of(preset("coupled", 2))
     (opening,) = sent(edge.connect(0.0))
     assert isinstance(opening, Open)
-    assert (opening.base, opening.committed_ids, opening.epoch) == (2, (), 0)
+    assert (opening.base, opening.committed_ids) == (2, ())
     draft(edge, 0, 1)
     edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert edge.lost(0.1) == [Reconnect()]
     (again,) = sent(edge.connect(0.2))
-    assert (again.base, again.committed_ids, again.epoch) == (4, (0, 2), 1)
+    assert (again.base, again.committed_ids) == (4, (0, 2))
     assert again.prefix_hash == edge.committed.prefix
     with pytest.raises(ProtocolError, match="connect in state running"):
         edge.connect(0.3)
@@ -163,7 +163,6 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
     assert stale is not None
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
-    assert edge.epoch == 1
     assert edge.kv_length == 3, "the rejected draft is not in the KV any more"
     fresh = edge.work(0.0)
     assert fresh is not None
@@ -171,7 +170,7 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
     assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
     assert edge.kv_length == 3
     (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0, 0.0))
-    assert (drafted.epoch, drafted.base) == (1, 4)
+    assert drafted.base == 4
 
 
 def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
@@ -179,27 +178,27 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert (edge.epoch, edge.drafts_in_flight) == (0, (1,))
+    assert edge.drafts_in_flight == (1,)
     assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
-    assert (edge.epoch, edge.drafts_in_flight) == (1, ())
+    assert edge.drafts_in_flight == ()
 
 
-def test_drafts_that_were_never_sent_end_no_epoch() -> None:
+def test_drafts_that_were_never_sent_are_void_too() -> None:
     edge = edge_of(scheduled("coupled", Schedule(4, 2)))
     edge.connect(0.0)
     draft(edge, 0)
     edge.receive(tokens_of(edge, 1), 0.0)
-    assert (edge.epoch, edge.drafts_in_flight) == (0, ())
+    assert edge.drafts_in_flight == ()
 
 
-def test_a_drawn_token_is_sent_in_the_new_epoch() -> None:
+def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
     edge = edge_of(preset("dssd-full", 2))
     edge.connect(0.0)
     draft(edge, 0, 1)
     target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
     outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
     assert edge.committed.since(2) == (2,)
-    assert sent(outputs) == [Recovered(7, 1, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
+    assert sent(outputs) == [Recovered(7, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
 
 
 def test_a_drawn_token_counts_for_its_schedule() -> None:
@@ -217,16 +216,16 @@ def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
     chosen = replace(SPLIT, schedule=Schedule(6, 2, bonus=False))
     edge = edge_of(chosen)
     edge.connect(0.0)
-    draft(edge, 0, 1)
+    draft(edge, 2, 1)
     ahead = edge.work(0.0)
     assert ahead is not None
     (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0))
     assert isinstance(need, NeedFullDistribution)
-    assert (need.epoch, need.base) == (1, 2)
+    assert need.base == 2
     assert edge.drafted(ahead, drafts_of(2, 2), 5, 0.0, 0.0) == []
     assert edge.work(0.0) is None
     assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
-    answer = FullDistribution(7, 1, 2, edge.committed.prefix, target_probs=PROBS_OF_TWO)
+    answer = FullDistribution(7, 2, edge.committed.prefix, target_probs=PROBS_OF_TWO)
     outputs = edge.receive(answer, 0.0)
     assert isinstance(sent(outputs)[0], Recovered)
     assert outputs[-1] == Reconnect(lost=False)
@@ -677,17 +676,17 @@ def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
 
 
 def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None:
-    """Those that agree stay in flight, and the epoch ends where one does not."""
+    """Those that agree stay in flight, and those after one that does not are void."""
     edge = edge_of(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
     edge.connect(0.0)
     for token_id in (0, 1, 2):
         draft(edge, token_id)
     agree = replace(tokens_of(edge, 0, 1), accepted=2, work=Work(drafts=2))
     edge.receive(agree, 0.0)
-    assert (edge.epoch, edge.drafts_in_flight) == (0, (2,))
+    assert edge.drafts_in_flight == (2,)
     differ = replace(tokens_of(edge, 1, 0), accepted=1, work=Work(drafts=1))
     edge.receive(differ, 0.0)
-    assert (edge.epoch, edge.drafts_in_flight) == (1, ())
+    assert edge.drafts_in_flight == ()
     assert edge.committed.since(2) == (0, 1, 1, 0)
 
 
@@ -738,10 +737,10 @@ def test_every_rejection_that_asks_for_a_whole_distribution_counts() -> None:
     edge = edge_of(SPLIT)
     edge.connect(0.0)
     for _ in range(2):
-        draft(edge, 0, 1)
+        draft(edge, 2, 1)
         edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0)
-        session, epoch, base, prefix = frame_of(edge)
-        answer = FullDistribution(session, epoch + 1, base, prefix, target_probs=PROBS_OF_TWO)
+        session, base, prefix = frame_of(edge)
+        answer = FullDistribution(session, base, prefix, target_probs=PROBS_OF_TWO)
         assert isinstance(sent(edge.receive(answer, 0.0))[0], Recovered)
     assert edge.stats.full_distribution_requests == 2
 

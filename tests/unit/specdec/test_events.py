@@ -37,7 +37,7 @@ def test_the_cloud_s_times_and_passes_add_up() -> None:
     stats.begin_stream()
     for passes in (1, 3):
         work = Work(verify_s=0.5, queue_s=0.25, target_passes=passes)
-        stats.count_tokens(Tokens(1, 0, 0, 0, token_ids=(1,), work=work))
+        stats.count_tokens(Tokens(1, 0, 0, token_ids=(1,), work=work))
     assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.0, 0.5, 3)
     stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=4)))
     assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.5, 0.75, 4)
@@ -55,7 +55,7 @@ def test_rounds_add_up() -> None:
 
 
 def verdict(accepted: int, work: Work) -> Verdict:
-    return Verdict(1, 0, 0, 0, accepted=accepted, rejected=False, outcome=None, work=work)
+    return Verdict(1, 0, 0, accepted=accepted, rejected=False, outcome=None, work=work)
 
 
 def test_passes_are_counted_over_streams() -> None:
@@ -63,7 +63,7 @@ def test_passes_are_counted_over_streams() -> None:
     stats = EdgeStats()
     stats.begin_stream()
     stats.count_verdict(verdict(2, Work(target_passes=2)))
-    stats.count_tokens(Tokens(1, 0, 0, 0, token_ids=(1,), work=Work(target_passes=3)))
+    stats.count_tokens(Tokens(1, 0, 0, token_ids=(1,), work=Work(target_passes=3)))
     stats.begin_stream()
     stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=2)))
     assert stats.target_passes == 5
@@ -131,7 +131,7 @@ def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
     stats = EdgeStats()
     for cached in (5, 40):
         stats.begin_stream()
-        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted", cached_tokens=cached)
+        terms = Opened(1, 8, 0, 8, 64, frozenset(), "scripted", cached_tokens=cached)
         stats.count_opened(terms, prompt_tokens=8)
         assert stats.cached_tokens == 5
     other = EdgeStats()
@@ -147,7 +147,7 @@ def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them(name:
     for promised in (True, True, False, True):
         stats.begin_stream()
         promises: dict[str, Any] = {name: promised}
-        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted")
+        terms = Opened(1, 8, 0, 8, 64, frozenset(), "scripted")
         stats.count_opened(replace(terms, **promises), prompt_tokens=8)
         told.append(getattr(stats, name))
     assert told == [None, True, True, False, False]

@@ -44,9 +44,7 @@ BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
 
 
 def full_distribution_of(frame: Verdict | Tokens | FullDistribution) -> FullDistribution:
-    return FullDistribution(
-        frame.session, frame.epoch, frame.base, frame.prefix_hash, target_probs=PROBS
-    )
+    return FullDistribution(frame.session, frame.base, frame.prefix_hash, target_probs=PROBS)
 
 
 BAD_FRAMES: dict[str, BadFrame] = {
@@ -65,20 +63,14 @@ BAD_VERDICTS: dict[str, BadFrame] = {
     ),
     "accepts less than nothing": (lambda m: replace(m, accepted=-1), ProtocolError),
     "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),
-    "an older epoch": (lambda m: replace(m, epoch=m.epoch - 1), ProtocolError),
-    "a later epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
     "token V": (lambda m: replace(m, outcome=V), ProtocolError),
     "token -1": (lambda m: replace(m, outcome=-1), ProtocolError),
     "rejects and brings nothing": (
-        lambda m: replace(
-            m, accepted=0, rejected=True, epoch=m.epoch + 1 - m.rejected, outcome=None
-        ),
+        lambda m: replace(m, accepted=0, rejected=True, outcome=None),
         ProtocolError,
     ),
     "a distribution with nothing to draw": (
-        lambda m: replace(
-            m, accepted=1, rejected=False, epoch=m.epoch - m.rejected, outcome=FullPayload(PROBS)
-        ),
+        lambda m: replace(m, accepted=1, rejected=False, outcome=FullPayload(PROBS)),
         ProtocolError,
     ),
 }
@@ -112,11 +104,11 @@ BAD_DISTRIBUTIONS: dict[str, BadFrame] = {
         ProtocolError,
     ),
     "a verdict while drawing": (
-        lambda m: Verdict(m.session, m.epoch, m.base, m.prefix_hash, 1, False, None),
+        lambda m: Verdict(m.session, m.base, m.prefix_hash, 1, False, None),
         ProtocolError,
     ),
     "tokens while drawing": (
-        lambda m: Tokens(m.session, m.epoch, m.base, m.prefix_hash, token_ids=()),
+        lambda m: Tokens(m.session, m.base, m.prefix_hash, token_ids=()),
         ProtocolError,
     ),
 }
@@ -247,7 +239,7 @@ def test_a_cloud_that_would_pass_over_a_setting_is_not_used(changes: dict[str, A
     """It does not know the setting, and its text would be that of another request."""
     request = request_for(preset("ar"), MODELS)
     asking = replace(request, params=replace(request.params, **changes))
-    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted")
+    older = Opened(7, 2, 0, 8, 64, frozenset(), "scripted")
     with pytest.raises(FailedPrecondition):
         check_opened(older, asking)
     check_opened(replace(older, processes=True), asking)
@@ -258,7 +250,7 @@ def test_a_cloud_that_would_pass_over_a_budget_for_thinking_is_not_used() -> Non
     request = request_for(preset("ar"), MODELS)
     processors = Processors(thinking=Thinking((1,), budget=3))
     asking = replace(request, params=replace(request.params, processors=processors))
-    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted", processes=True)
+    older = Opened(7, 2, 0, 8, 64, frozenset(), "scripted", processes=True)
     with pytest.raises(FailedPrecondition, match="thinking"):
         check_opened(older, asking)
     check_opened(replace(older, processes_thinking=True), asking)

@@ -60,7 +60,6 @@ def verdict(
     tokens += () if outcome is None else (outcome,)
     frame = {
         "session": edge.request.session,
-        "epoch": edge.epoch + rejected,
         "base": len(edge.committed),
         "prefix_hash": edge.committed.prefix_with(tokens),
         "accepted": len(path),
@@ -109,7 +108,6 @@ def test_the_path_is_committed_and_its_keys_and_values_kept(
     outputs = edge.receive(verdict(edge, path, outcome, rejected), 0.1)
     tokens = [token for out in outputs if isinstance(out, Commit) for token in out.token_ids]
     assert tuple(tokens) == committed
-    assert edge.epoch == rejected
     assert edge.stats.accepted == len(path)
     work = edge.work(0.2)
     assert work is not None
@@ -162,7 +160,6 @@ BAD = {
     "a leaf refused": ((1, 5), 0, True, {}),
     "nothing judged": ((), 0, False, {}),
     "another text": ((1, 5), 0, False, {"prefix_hash": 5}),
-    "another epoch": ((1, 5), 0, False, {"epoch": 1}),
     "another base": ((1, 5), 0, False, {"base": 3}),
     "a foreign token": ((1,), 99, True, {}),
 }
@@ -201,7 +198,7 @@ def test_the_clouds_own_token_voids_the_tree() -> None:
     edge = drafted_edge()
     edge.receive(tokens_of(edge, 2), 0.1)
     assert edge.committed.since(2) == (2,)
-    assert edge.epoch == 1
+    assert edge.drafts_in_flight == ()
     work = edge.work(0.2)
     assert work is not None
     assert (work.keep, work.path, work.token_ids) == (2, (), (2,))

@@ -12,7 +12,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.core.randomness import SeededRandom
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
@@ -27,6 +26,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.frames import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload

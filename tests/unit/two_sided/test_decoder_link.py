@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tandem.specdec.messages import Cancel, GoingAway
 from tandem.two_sided.protocol.decoder_messages import (
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
 )
+from tandem.two_sided.protocol.frames import Cancel, GoingAway
 from tandem.two_sided.serving import decoder_link
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tests.unit.two_sided.decoder_frames import SESSION, opening

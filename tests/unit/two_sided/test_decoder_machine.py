@@ -10,7 +10,6 @@ import pytest
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
-from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
@@ -22,6 +21,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingCost,
     DecodingDraft,
 )
+from tandem.two_sided.protocol.frames import Cancel, Ping, Pong
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 from tests.unit.two_sided.decoder_frames import (
     DOCUMENTS,

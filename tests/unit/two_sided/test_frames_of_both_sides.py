@@ -13,7 +13,6 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, TokenSource, extend_prefix
-from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
@@ -25,6 +24,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.frames import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.messages import (
     KV_PART_BYTES,
     AggregationRequest,

@@ -11,9 +11,9 @@ from tandem.core.codecs import sparse_wire_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.frames import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,

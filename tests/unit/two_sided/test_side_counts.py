@@ -10,8 +10,8 @@ import pytest
 
 from tandem.core.probs import SamplingParams
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import Ping
 from tandem.two_sided.protocol.decoder_messages import DecodingCost
+from tandem.two_sided.protocol.frames import Ping
 from tandem.two_sided.protocol.messages import CollaborationOpened, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.side_machine import SideMachine

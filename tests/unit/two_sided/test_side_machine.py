@@ -11,10 +11,10 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, TokenSource, extend_prefix
 from tandem.specdec.events import Commit, Finish
-from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.counters import RoundTrips
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
 from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.frames import Cancel, Ping, Pong
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,

@@ -14,8 +14,8 @@ from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import DecodingTarget
+from tandem.two_sided.protocol.frames import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,

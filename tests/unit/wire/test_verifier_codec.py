@@ -50,7 +50,7 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 VOCABULARY = 8
 HUGE = 2**32 - 1
-HEAD = (HUGE, 3, 70_000, 2**64 - 1)
+HEAD = (HUGE, 70_000, 2**64 - 1)
 MODEL = CloudModel(
     "target", "abc", VOCABULARY, 512, frozenset({0, 7}), 64, layer_count=6, hidden_size=2
 )
