@@ -30,6 +30,7 @@ from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, check_probs, one_hot
 from tandem.core.prompt import check_image_bytes
 from tandem.core.randomness import RandomSource, SeededRandom
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
@@ -63,7 +64,8 @@ from tandem.specdec.logprobs import (
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     EdgeMessage,
     Frame,
@@ -78,8 +80,6 @@ from tandem.specdec.messages import (
     Pong,
     PromptLogprobs,
     Recovered,
-    Tokens,
-    Verdict,
     Work,
 )
 from tandem.specdec.presets import VerifySettings
@@ -370,7 +370,7 @@ class CloudMachine:
         if self.ended:
             return []
         match message:
-            case Draft():
+            case Drafts():
                 return self._receive_draft(message)
             case Recovered():
                 return self._receive_recovered(message)
@@ -391,7 +391,7 @@ class CloudMachine:
             case Open():
                 raise InvalidArgument("open", "the session is open already")
 
-    def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
+    def _receive_draft(self, draft: Drafts) -> list[CloudMessage]:
         check_draft(draft, self.settings, self._model)
         if self.finished:
             return []
@@ -412,7 +412,7 @@ class CloudMachine:
         # A draft that only repeats what the cloud has committed leaves nothing to judge.
         return self._judge_at_once() or self._release_frontier()
 
-    def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
+    def _receive_tree(self, draft: Drafts) -> list[CloudMessage]:
         if self._tree is not None or draft.base != len(self.committed):
             return []  # it comes twice, or late: a tree starts at the end of the text
         tree = DraftTree.of(draft)
@@ -703,8 +703,7 @@ class CloudMachine:
         if isinstance(work.judge, Preparation):
             self._keep_prepared(verification)
             return self._judge_at_once()
-        judged = len(work.prepared) + work.drafts
-        cost = replace(cost, target_passes=self.target_passes, drafts=judged)
+        cost = replace(cost, target_passes=self.target_passes)
         prompt_frames = self._prompt_frames(verification)
         if work.by_cloud:
             return [*prompt_frames, *self._outcome_of_cloud_drafts(verification, work, cost)]
@@ -737,14 +736,9 @@ class CloudMachine:
             self._commit(token_id, target)
         if replacement is None:
             self._bonus_token(verification)
-        tokens = Tokens(
-            **self._header(base),
-            token_ids=self.committed.since(base),
-            work=replace(cost, draft_s=draft_s, draft_rate=draft_rate),
-            logprobs=self._logprobs_recorder.take(),
-            accepted=accepted,
-        )
-        return [tokens, *self._judge_at_once()]
+        cost = replace(cost, cloud_drafts=work.drafts, draft_s=draft_s, draft_rate=draft_rate)
+        committed = self._committed_since(base, cost, cloud_accepted=accepted)
+        return [*committed, *self._judge_at_once()]
 
     def _keep_prepared(self, verification: Verification) -> None:
         """Keep the targets of a preparation; the KV holds its drafts after the committed text."""
@@ -765,33 +759,22 @@ class CloudMachine:
     def _outcome_of(
         self, verification: Verification, work: VerifyTask, cost: Work
     ) -> list[CloudMessage]:
-        """Commit what was accepted; return the verdict on it, or the token after it."""
+        """Commit what was accepted, and what comes after it."""
         base = len(self.committed)
         accepted = len(verification.path)
-        self._acceptance.judged(accepted, int(verification.replacement is not None))
+        rejected = int(verification.replacement is not None)
+        self._acceptance.judged(accepted, rejected)
+        judged = max(len(work.prepared) + work.drafts, accepted + rejected)
+        cost = replace(cost, drafts=judged)
         if work.drafts:
             self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(verification, work)
         path = verification.path if work.parents is not None else ()
-        if verification.replacement is not None:
-            return [self._reject(verification, base, cost, path)]
-        outcome = self._bonus_token(verification)
-        header = self._header(base)
-        logprobs = self._logprobs_recorder.take()
-        if accepted:
-            verdict = Verdict(
-                **header,
-                accepted=accepted,
-                rejected=False,
-                outcome=outcome,
-                work=cost,
-                path=path,
-                logprobs=logprobs,
-            )
-            return [verdict, *self._judge_at_once()]
-        if outcome is not None:
-            return [Tokens(**header, token_ids=(outcome,), work=cost, logprobs=logprobs)]
-        return self._judge_at_once()
+        if rejected:
+            return self._reject(verification, base, cost, path)
+        self._bonus_token(verification)
+        committed = self._committed_since(base, cost, accepted=accepted, path=path)
+        return [*committed, *self._judge_at_once()]
 
     def commit_forced_tokens(self, next_forced: Callable[[], int | None]) -> list[CloudMessage]:
         """Commit the tokens that alone may follow the text, where no edge drafts them: no pass has
@@ -805,14 +788,40 @@ class CloudMachine:
         base = len(self.committed)
         while not (self.ended or self.finished) and (token_id := next_forced()) is not None:
             self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
-        if not (token_ids := self.committed.since(base)):
+        return self._committed_since(base)
+
+    def _committed_since(
+        self,
+        base: int,
+        cost: Work | None = None,
+        *,
+        accepted: int = 0,
+        cloud_accepted: int = 0,
+        draw_from: FullPayload | SparsePayload | None = None,
+        path: tuple[int, ...] = (),
+    ) -> list[CloudMessage]:
+        """Return the frame that tells the edge what is committed from `base` on, if anything is, or
+        what it is to draw the next token from.
+
+        Args:
+            base: first position.
+            cost: of a pass; None where none was needed.
+            accepted: so many of these tokens are drafts of the edge.
+            cloud_accepted: so many of those after them are the cloud's own drafts.
+            draw_from: in the place of a draft that was refused.
+            path: the accepted nodes of a tree."""
+        if len(self.committed) == base and draw_from is None:
             return []
         return [
-            Tokens(
+            Committed(
                 **self._header(base),
-                token_ids=token_ids,
-                work=Work(target_passes=self.target_passes),
+                accepted=accepted,
+                token_ids=self.committed.since(base + accepted),
+                work=cost or Work(target_passes=self.target_passes),
                 logprobs=self._logprobs_recorder.take(),
+                cloud_accepted=cloud_accepted,
+                draw_from=draw_from,
+                path=path,
             )
         ]
 
@@ -842,43 +851,35 @@ class CloudMachine:
         self.committed.append(token_id)
         self._pending.pass_by(token_id)
 
-    def _bonus_token(self, verification: Verification) -> int | None:
-        """Return the cloud's own token after the accepted drafts; None at the end or if a draft is
-        next."""
+    def _bonus_token(self, verification: Verification) -> None:
+        """Commit the cloud's own token after the accepted drafts, unless the text is complete or a
+        draft is next."""
         target = verification.next_target
         if target is None:
-            return None
+            return
         bonus = bool(verification.path) and self.settings.bonus
         if self._pending or not (bonus or self._decodes_alone):
             self._frontier = target
-            return None
-        token = self.rule.target_token(target, len(self.committed))
-        self._commit(token, target)
-        return token
+            return
+        self._commit(self.rule.target_token(target, len(self.committed)), target)
 
     def _reject(
         self, verification: Verification, base: int, cost: Work, path: tuple[int, ...] = ()
-    ) -> Verdict:
-        """Tell the edge of a rejection, with the recovered token if the cloud draws it. Until it is
-        known the rejected draft waits, and all after it."""
-        accepted = len(verification.path)
-        target = verification.next_target
+    ) -> list[CloudMessage]:
+        """Commit the recovered token after the accepted drafts, or have the edge draw it. Until it
+        is known the rejected draft waits, and all after it."""
+        target, replacement = verification.next_target, verification.replacement
         assert target is not None, "the rejected position was judged"
         self._forget_known()
-        if isinstance(verification.replacement, int):
-            self._commit(verification.replacement, target)
+        draw_from = None
+        if isinstance(replacement, int):
+            self._commit(replacement, target)
         else:
+            draw_from = replacement
             self._to_draw_from = probs_of(target)
             self._sent_in_full = False
-        return Verdict(
-            **self._header(base),
-            accepted=accepted,
-            rejected=True,
-            outcome=verification.replacement,
-            work=cost,
-            path=path,
-            logprobs=self._logprobs_recorder.take(),
-        )
+        accepted = len(verification.path)
+        return self._committed_since(base, cost, accepted=accepted, draw_from=draw_from, path=path)
 
     def _judge_at_once(self) -> list[CloudMessage]:
         """Judge the first drafts by the distributions kept from earlier passes, if there are any.
@@ -889,26 +890,19 @@ class CloudMachine:
         judge = self._judge(chain_steps(self._pending.first_ready()[:known]), bonus=False)
         verification = judge.judge(_no_row)
         accepted = len(verification.path)
-        cost = Work(target_passes=self.target_passes)
         if verification.replacement is not None:
             self._acceptance.judged(accepted, 1)
             if accepted:
                 self._keep_known(verification)
-            return [self._reject(verification, judge.base, cost)]
+            cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
+            return self._reject(verification, judge.base, cost)
         if self._budget is None:
             return []
         self._acceptance.judged(1, 0)
         self._frontier = None
         self._commit(verification.token_ids[0], verification.targets[0])
-        verdict = Verdict(
-            **self._header(judge.base),
-            accepted=1,
-            rejected=False,
-            outcome=None,
-            work=cost,
-            logprobs=self._logprobs_recorder.take(),
-        )
-        return [verdict]
+        cost = Work(target_passes=self.target_passes, drafts=1)
+        return self._committed_since(judge.base, cost, accepted=1)
 
     def _keep_known(self, verification: Verification) -> None:
         """Commit drafts that were fed ahead, and accepted without a further pass."""
@@ -934,9 +928,7 @@ class CloudMachine:
         self._frontier = None
         token_id = self.rule.target_token(target, base)
         self._commit(token_id, target)
-        work = Work(target_passes=self.target_passes)
-        logprobs = self._logprobs_recorder.take()
-        return [Tokens(**self._header(base), token_ids=(token_id,), work=work, logprobs=logprobs)]
+        return self._committed_since(base)
 
     def _header(self, base: int) -> FrameHeader:
         """Return the header of every frame; the hash is that of all committed tokens."""
@@ -1013,7 +1005,7 @@ class PendingDrafts:
         """Return the drafts that may be judged."""
         return tuple(islice(self._drafts, self.ready))
 
-    def follows_text(self, draft: Draft) -> bool:
+    def follows_text(self, draft: Drafts) -> bool:
         """Return whether a draft is live: its hash is that of the text up to its base, committed or
         waiting. Others come late, after a text that is gone."""
         after = draft.base - len(self._committed)
@@ -1023,7 +1015,7 @@ class PendingDrafts:
             return self._committed.prefix_at(draft.base) == draft.prefix_hash
         return self._committed.prefix_with(self.token_ids[:after]) == draft.prefix_hash
 
-    def check(self, draft: Draft) -> None:
+    def check(self, draft: Drafts) -> None:
         """Check that no more drafts wait than may. Raises InvalidArgument."""
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
@@ -1031,7 +1023,7 @@ class PendingDrafts:
         if end - len(self._committed) > self._window:
             raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
 
-    def add(self, draft: Draft) -> bool:
+    def add(self, draft: Drafts) -> bool:
         """Queue those of a live draft that are new. False where one of the others is not the token
         that is committed, or waits, at its position: then those after it are void."""
         for position, proposal in enumerate(_proposals(draft), start=draft.base):
@@ -1173,7 +1165,7 @@ def opened_text(opening: Open) -> PrefixedTokens:
     return committed
 
 
-def check_draft(draft: Draft, settings: VerifySettings, model: CloudModel) -> None:
+def check_draft(draft: Drafts, settings: VerifySettings, model: CloudModel) -> None:
     """Check that ids are in range, that the payload is what the settings name, and that
     probabilities are probabilities. Raises InvalidArgument naming the field."""
     vocabulary_size = model.vocabulary_size
@@ -1205,7 +1197,7 @@ def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:
             raise InvalidArgument("probabilities", f"{probability} is not in (0, 1]")
 
 
-def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
+def _check_distributions(draft: Drafts, vocabulary_size: int) -> None:
     assert draft.distributions is not None
     drawn_from = _distributions_of_tokens(draft)
     if draft.distributions.shape != (max(drawn_from) + 1, vocabulary_size):
@@ -1221,7 +1213,7 @@ def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
             )
 
 
-def _distributions_of_tokens(draft: Draft) -> list[int]:
+def _distributions_of_tokens(draft: Drafts) -> list[int]:
     """Return which of the draft's distributions each token was drawn from; in a tree, its
     parent's."""
     if draft.parents is None:
@@ -1250,7 +1242,7 @@ def _check_tree(
             raise InvalidArgument("token_ids", f"candidates after node {parent} repeat a token")
 
 
-def _proposals(draft: Draft) -> Iterator[Proposal]:
+def _proposals(draft: Drafts) -> Iterator[Proposal]:
     """Yield the draft's tokens, each with what the uplink carried for it."""
     for index, token_id in enumerate(draft.token_ids):
         yield Proposal(

@@ -20,7 +20,7 @@ from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
-from tandem.specdec.messages import Draft, Frame, Opened, Verdict
+from tandem.specdec.messages import Committed, Drafts, Frame, Opened
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 ALTERNATIVES = 4
@@ -271,19 +271,19 @@ class Drafting:
 
     # What becomes of the drafts in flight.
 
-    def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """Return the tokens sent that a verdict may speak of, oldest first."""
-        if verdict.path:
-            raise ProtocolError("a chain in flight", f"a verdict on the path {verdict.path}")
+    def judged(self, message: Committed) -> tuple[int, ...]:
+        """Return the tokens sent that a message may speak of, oldest first."""
+        if message.path:
+            raise ProtocolError("a chain in flight", f"Committed with the path {message.path}")
         return self.sent_token_ids
 
     @property
     def sent_token_ids(self) -> tuple[int, ...]:
         return self._in_flight.token_ids[: self._in_flight.sent]
 
-    def settle(self, verdict: Verdict) -> None:
+    def settle(self, message: Committed) -> None:
         """Drop the accepted drafts, which are committed."""
-        self._in_flight.remove(verdict.accepted)
+        self._in_flight.remove(message.accepted)
 
     def confirm_next(self) -> None:
         """Drop the next draft, which equals the cloud's own token and is committed."""
@@ -348,10 +348,10 @@ class Drafting:
 
     # Frames.
 
-    def send_due(self, budget_s: float = inf) -> list[Draft]:
+    def send_due(self, budget_s: float = inf) -> list[Drafts]:
         """Return the frames that are to leave now, whole chunks or what there is of one; they count
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
-        frames: list[Draft] = []
+        frames: list[Drafts] = []
         while self._in_flight.unsent and self.allowed:
             # A window that was closed still lets out what had been drafted for this outcome.
             left = max(1, self.schedule.chunk) - self._chunk.sent + self._chunk.forced
@@ -368,7 +368,7 @@ class Drafting:
                 self._chunk.sent += len(piece)
         return frames
 
-    def _frame(self, piece: list[Drafted], whole: bool) -> Draft:
+    def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
         before = self.sent_token_ids
         frame = Frame(
             session=self._request.session,
@@ -441,7 +441,7 @@ class DraftsInFlight:
 
 def draft_frame(
     frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True, hold: bool = False
-) -> Draft:
+) -> Drafts:
     """Return the message that carries drafts, with what the preset says of their distributions;
     `whole`: they complete a chunk, `hold`: more come soon."""
     token_ids = tuple(drafted.token_id for drafted in chunk)
@@ -451,7 +451,7 @@ def draft_frame(
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
     if preset.carries_probs:
         distributions = np.stack([drafted.draft_probs for drafted in chunk])
-    return Draft(
+    return Drafts(
         session=frame.session,
         base=frame.base,
         prefix_hash=frame.prefix_hash,
@@ -463,7 +463,7 @@ def draft_frame(
     )
 
 
-def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
+def bulk_bytes(frames: Sequence[Drafts], request: EdgeRequest) -> int:
     """Return the bytes of the whole distributions that these frames carry and that their verdict
     may bring."""
     preset = request.preset

@@ -57,6 +57,7 @@ from tandem.specdec.logprobs import (
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
+    Committed,
     EarlyVerdict,
     FrameHeader,
     FullDistribution,
@@ -69,14 +70,18 @@ from tandem.specdec.messages import (
     Pong,
     PromptLogprobs,
     Recovered,
-    Tokens,
-    Verdict,
     Work,
 )
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.presets import MAX_DRAFT_LENGTH
 from tandem.specdec.resumable import Resumable
-from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
+from tandem.specdec.rules import (
+    AcceptanceRule,
+    Proposal,
+    Replacement,
+    acceptance_rule,
+    payload_type,
+)
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
 from tandem.specdec.text_drafts import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.tree_drafting import drafting_for
@@ -276,7 +281,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
         outputs = self._react(message, now)
-        if isinstance(message, Verdict | Tokens | PromptLogprobs | FullDistribution):
+        if isinstance(message, Committed | PromptLogprobs | FullDistribution):
             self._liveness.answered(now)
         outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]
@@ -301,12 +306,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
-            case Verdict():
-                return self._receive_verdict(message, now)
+            case Committed():
+                return self._receive_committed(message, now)
             case EarlyVerdict():
                 return self._receive_early_verdict(message)
-            case Tokens():
-                return self._receive_tokens(message, now)
             case FullDistribution():
                 return self._receive_full_distribution(message)
             case GoingAway():
@@ -316,39 +319,58 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.controller.ponged(self._liveness.ponged(message.nonce, now), now)
         return []
 
-    def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
-        self._check_not_recovering(verdict)
-        drafts = self._drafting.judged(verdict)
-        check_verdict(verdict, self.request, self.committed, sent=drafts)
+    def _receive_committed(self, message: Committed, now: float) -> list[EdgeOutput]:
+        """Commit what the cloud says. Drafts in flight stay so as far as the text has not departed
+        from them."""
+        self._check_not_recovering(message)
+        sent = self._drafting.judged(message)
+        check_committed(message, self.request, self.committed, sent=sent)
         self.prompt_logprobs.check_complete()
-        self._logprobs_buffer.take(verdict)
-        self.stats.count_verdict(verdict)
-        self.stats.end_round(verdict.work, now)
+        self._logprobs_buffer.take(message)
+        settled = Settled.by(message, sent)
+        self._measure(message, settled, now)
+        accepted = self._drafting.drafts[: message.accepted]
+        outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
+        self.stats.count_predicted(accepted[: len(self.committed) - message.base])
+        self._drafting.settle(message)
+        for number, token in enumerate(message.token_ids):
+            if self.phase is Phase.DONE:
+                break
+            by_cloud = number < message.cloud_accepted
+            source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
+            if number or not settled.refused:
+                self._count_overtaken(token)
+            outputs += self._go_on_with(token, source)
+        if message.draw_from is not None and self.phase is not Phase.DONE:
+            return [*outputs, *self._recover(message.draw_from)]
+        return [*outputs, *self._leave_between_rounds()]
+
+    def _measure(self, message: Committed, settled: Settled, now: float) -> None:
+        """Tell those who count what a message says of drafts and of times."""
+        self.stats.count_committed(message, settled, now)
+        cost = pass_cost(message.work)
+        if not (message.accepted or settled.refused):
+            tokens = len(message.token_ids)
+            self.controller.took_tokens(tokens, cost, now, accepted=message.cloud_accepted)
+            return
         of_model = [not drafted.remembered for drafted in self._drafting.drafts]
-        if not all(of_model[: verdict.accepted + verdict.rejected]):
+        end = message.accepted + settled.refused
+        if not all(of_model[:end]):
             self.controller.skip_stretch()
         self.controller.judged(
-            end=verdict.base + verdict.accepted + verdict.rejected,
-            accepted=sum(of_model[: verdict.accepted]),
-            rejected=int(verdict.rejected and of_model[verdict.accepted]),
-            tokens=verdict.accepted + (verdict.outcome is not None),  # the edge may draw it
-            work=verdict.work,
+            end=message.base + end,
+            accepted=sum(of_model[: message.accepted]),
+            rejected=int(settled.refused and of_model[message.accepted]),
+            tokens=message.accepted + max(len(message.token_ids), settled.refused),  # one is drawn
+            work=cost,
             now=now,
         )
-        judged = self._drafting.drafts
-        outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
-        self.stats.count_predicted(judged[: len(self.committed) - verdict.base])
-        self._drafting.settle(verdict)
-        if self.phase is Phase.DONE:
-            return outputs
-        outcome = verdict.outcome
-        if isinstance(outcome, FullPayload | SparsePayload):
-            return [*outputs, *self._recover(outcome)]
-        if outcome is not None and verdict.rejected:
-            outputs += self._go_on_with(outcome)
-        elif outcome is not None:
-            outputs += self._overtake(outcome)
-        return [*outputs, *self._leave_between_rounds()]
+
+    def _count_overtaken(self, token: int) -> None:
+        """Tell the controller of a token that the cloud made without judging a draft for it."""
+        drafted = self._drafting.next_token
+        if drafted is None or not self._drafting.drafts[0].remembered:
+            self.controller.overtaken(drafted == token if drafted is not None else None)
 
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
@@ -365,23 +387,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
         return []
 
-    def _receive_tokens(self, message: Tokens, now: float) -> list[EdgeOutput]:
-        self._check_not_recovering(message)
-        check_tokens(message, self.request, self.committed)
-        self.prompt_logprobs.check_complete()
-        self._logprobs_buffer.take(message)
-        self.stats.count_tokens(message)
-        self.controller.took_tokens(
-            len(message.token_ids), message.work, now, accepted=message.accepted
-        )
-        outputs: list[EdgeOutput] = []
-        for number, token in enumerate(message.token_ids):
-            by_cloud = number < message.accepted
-            source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
-            outputs += [] if self.phase is Phase.DONE else self._overtake(token, source)
-        return [*outputs, *self._leave_between_rounds()]
-
-    def _check_not_recovering(self, message: Verdict | EarlyVerdict | Tokens) -> None:
+    def _check_not_recovering(self, message: Committed | EarlyVerdict) -> None:
         if self._recovery.waits:
             raise ProtocolError(_DRAWING, type(message).__name__)
 
@@ -423,13 +429,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return [*outputs, Send(recovered), *self._leave_between_rounds()]
 
     # What becomes of the drafts in flight.
-
-    def _overtake(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
-        """Commit a token that the cloud added; drafts in flight stay valid only if they agree."""
-        drafted = self._drafting.next_token
-        if drafted is None or not self._drafting.drafts[0].remembered:
-            self.controller.overtaken(drafted == token if drafted is not None else None)
-        return self._go_on_with(token, source)
 
     def _go_on_with(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit the next token. The drafts after it stay in flight if it was drafted, and are void
@@ -759,13 +758,48 @@ class Recovery:
         self._unfinished = None
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a message says of the drafts that were in flight: the first `right` of them became text,
+    and the next one did not if `departs`. `refused`: the cloud had that one when it decided; else
+    it was ahead of it."""
+
+    right: int
+    departs: bool
+    refused: bool
+
+    @classmethod
+    def by(cls, message: Committed, sent: Sequence[int]) -> Settled:
+        """Compare a message with the drafts that were sent, oldest first."""
+        place = message.accepted
+        for token_id in message.token_ids:
+            if place == len(sent) or sent[place] != token_id:
+                break
+            place += 1
+        more = message.draw_from is not None or place < message.accepted + len(message.token_ids)
+        departs = more and place < len(sent)
+        return cls(place, departs, departs and message.refuses)
+
+    @property
+    def count(self) -> int:
+        """Drafts that are settled, right or not."""
+        return self.right + self.departs
+
+
+def pass_cost(work: Work) -> Work:
+    """Return a cost as the controller counts it: drafts are rows of a pass, whoever made them."""
+    return replace(work, drafts=work.drafts + work.cloud_drafts)
+
+
 @dataclass(slots=True)
 class EdgeStats:
     """Running totals of one request; times in seconds, each by the clock of who did the work."""
 
     rounds: int = 0
+    """Messages of the cloud that settled drafts."""
     drafted: int = 0
     accepted: int = 0
+    """Drafts in flight that were right: the token at their position is theirs."""
     tokens: int = 0
     unverified_tokens: int = 0
     target_passes: int = 0
@@ -784,7 +818,7 @@ class EdgeStats:
     """Drafts from earlier texts, the prompt or the answer so far that were in flight."""
     accepted_memory_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
-    """Verdicts that accepted 0, 1, 2, … drafts; as long as the most that one judged."""
+    """Rounds in which 0, 1, 2, … drafts were right; as long as the most that one settled."""
     cloud_drafted: int = 0
     """Drafts that the cloud made itself, and judged."""
     cloud_accepted: int = 0
@@ -871,31 +905,30 @@ class EdgeStats:
         self.predraft_misses += not hit
         self.predraft_begun += begun and not hit
 
-    def count_verdict(self, verdict: Verdict) -> None:
-        self.rounds += 1
-        self.accepted += verdict.accepted
-        missing = 1 + verdict.accepted + verdict.rejected - len(self.acceptance_histogram)
-        self.acceptance_histogram += [0] * missing
-        self.acceptance_histogram[verdict.accepted] += 1
-        self._count_passes(verdict.work.target_passes)
-        self.verify_s += verdict.work.verify_s
-        self.queue_s += verdict.work.queue_s
-
-    def count_tokens(self, message: Tokens) -> None:
-        self.cloud_drafted += message.work.drafts
-        self.cloud_accepted += message.accepted
+    def count_committed(self, message: Committed, settled: Settled, now: float) -> None:
+        """Count what a message commits, and what it settles of the drafts in flight."""
+        self.cloud_drafted += message.work.cloud_drafts
+        self.cloud_accepted += message.cloud_accepted
         self._count_passes(message.work.target_passes)
         self.verify_s += message.work.verify_s
         self.queue_s += message.work.queue_s
+        if not settled.count:
+            return
+        self.rounds += 1
+        self.accepted += settled.right
+        missing = 1 + settled.count - len(self.acceptance_histogram)
+        self.acceptance_histogram += [0] * missing
+        self.acceptance_histogram[settled.right] += 1
+        self.end_round(message.work, now)
 
     def begin_round(self, now: float) -> None:
-        """Begin to time a round, with the first drafting since the last verdict."""
+        """Begin to time a round, with the first drafting since the last answer."""
         if self._round_started_s is None:
             self._round_started_s = now
             self._round_draft_s = 0.0
 
     def end_round(self, work: Work, now: float) -> None:
-        """End a round with its verdict: time that neither side's model needed was spent in
+        """End a round with its answer: time that neither side's model needed was spent in
         between."""
         if self._round_started_s is not None:
             round_s = now - self._round_started_s
@@ -917,7 +950,7 @@ class EdgeStats:
         self._stream_passes = stream_passes
 
 
-_Based = Verdict | EarlyVerdict | Tokens | FullDistribution
+_Based = Committed | EarlyVerdict | FullDistribution
 
 
 def check_opened(opened: Opened, request: EdgeRequest) -> None:
@@ -946,34 +979,42 @@ def check_processes(
         raise FailedPrecondition(f"the {place} is of a version without logits processors")
 
 
-def check_verdict(
-    verdict: Verdict,
+def check_committed(
+    message: Committed,
     request: EdgeRequest,
     committed: PrefixedTokens,
     sent: Sequence[int],
 ) -> None:
-    """Check that a verdict judges drafts that were sent, as the preset says.
+    """Check that a message commits drafts that were sent and tokens of the vocabulary, no more of
+    them than the answer has room for, as the preset says.
 
     Args:
-        verdict: the frame.
+        message: the frame.
         request: whose preset and vocabulary it must fit.
         committed: the edge's text.
         sent: token ids of the drafts that it may speak of, oldest first.
 
     Raises ProtocolError, or PrefixMismatch where the two texts differ."""
-    _check_base(verdict, committed)
-    _check_judged(verdict, len(sent), "a verdict")
-    outcome = verdict.outcome
-    appended = tuple(sent[: verdict.accepted])
-    if isinstance(outcome, int):
-        _check_token(outcome, request, "Verdict")
-        appended = (*appended, outcome)
-    if verdict.rejected:
-        _check_payload(verdict, request)
-    elif not (outcome is None or isinstance(outcome, int)):
-        raise ProtocolError("no draft rejected", "a distribution to draw from")
-    _check_logprobs(verdict, len(appended), request)
-    _check_prefix(verdict, committed, appended)
+    _check_base(message, committed)
+    if not 0 <= message.accepted <= len(sent):
+        raise ProtocolError(f"{len(sent)} drafts sent", f"Committed with {message.accepted}")
+    appended = (*sent[: message.accepted], *message.token_ids)
+    room = len(request.prompt_ids) + request.max_tokens - len(committed)
+    if len(appended) > room:
+        raise ProtocolError(f"at most {room} tokens expected", f"{len(appended)} committed")
+    for token in message.token_ids:
+        _check_token(token, request, "Committed")
+    if message.accepted < len(sent) and message.token_ids:
+        _check_replacement(message.token_ids[0], request)
+    if message.draw_from is not None:
+        if message.token_ids or message.accepted == len(sent):
+            raise ProtocolError("no draft rejected", "a distribution to draw from")
+        _check_replacement(message.draw_from, request)
+    elif not appended:
+        raise ProtocolError("tokens expected", "Committed without any")
+    _check_cloud_drafts(message, request)
+    _check_logprobs(message, len(appended), request)
+    _check_prefix(message, committed, appended)
 
 
 def check_early_verdict(
@@ -983,12 +1024,12 @@ def check_early_verdict(
     sent: Sequence[int],
 ) -> None:
     """Check that an early verdict was asked for, and judges drafts that were sent (token ids
-    `sent`), as the preset says. Raises as `check_verdict`."""
+    `sent`), as the preset says. Raises as `check_committed`."""
     preset = request.preset
     if not preset.exits:
         raise ProtocolError("no early exits asked for", "EarlyVerdict")
     _check_base(verdict, committed)
-    _check_judged(verdict, len(sent), "an early verdict")
+    _check_judged(verdict, len(sent))
     if isinstance(verdict.outcome, int):
         _check_token(verdict.outcome, request, "EarlyVerdict")
     elif not verdict.rejected or preset.cloud_draws:
@@ -996,32 +1037,18 @@ def check_early_verdict(
     _check_prefix(verdict, committed, ())
 
 
-def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
-    """Check that these are tokens of the vocabulary that follow the committed ones, no more of them
-    than the answer has room for."""
-    _check_base(message, committed)
-    room = len(request.prompt_ids) + request.max_tokens - len(committed)
-    if not 1 <= len(message.token_ids) <= room:
-        raise ProtocolError(f"1…{room} tokens expected", f"Tokens with {len(message.token_ids)}")
-    for token in message.token_ids:
-        _check_token(token, request, "Tokens")
-    _check_cloud_drafts(message, request)
-    _check_logprobs(message, len(message.token_ids), request)
-    _check_prefix(message, committed, message.token_ids)
-
-
-def _check_cloud_drafts(message: Tokens, request: EdgeRequest) -> None:
+def _check_cloud_drafts(message: Committed, request: EdgeRequest) -> None:
     """Check what a cloud says of drafts that it made itself: as many as it may make, and more where
     it may have remembered them."""
     preset = request.preset
     most = 0
     if preset.may_draft_in_cloud:
         most = MAX_DRAFT_LENGTH if request.allows_memory else preset.cloud_draft_length
-    judged = message.work.drafts
+    judged = message.work.cloud_drafts
     if judged > most:
-        raise ProtocolError(f"{most} drafts of the cloud", f"Tokens after {judged}")
-    if message.accepted > min(judged, len(message.token_ids)):
-        raise ProtocolError(f"{judged} drafts of the cloud", f"{message.accepted} accepted")
+        raise ProtocolError(f"{most} drafts of the cloud", f"Committed after {judged}")
+    if message.cloud_accepted > min(judged, len(message.token_ids)):
+        raise ProtocolError(f"{judged} drafts of the cloud", f"{message.cloud_accepted} accepted")
 
 
 def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
@@ -1044,7 +1071,7 @@ def check_full_distribution(
     _check_prefix(message, committed, ())
 
 
-def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest) -> None:
+def _check_logprobs(message: Committed, tokens: int, request: EdgeRequest) -> None:
     if request.logprobs_are_optional and not message.logprobs:
         return
     check_logprobs(
@@ -1052,7 +1079,7 @@ def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest
         tokens=tokens,
         params=request.params,
         vocabulary_size=request.vocabulary_size,
-        message=type(message).__name__,
+        message="Committed",
     )
 
 
@@ -1062,20 +1089,20 @@ def _check_base(message: _Based, committed: PrefixedTokens) -> None:
         raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
 
 
-def _check_judged(verdict: Verdict | EarlyVerdict, sent: int, name: str) -> None:
+def _check_judged(verdict: EarlyVerdict, sent: int) -> None:
     judged = verdict.accepted + verdict.rejected
     if verdict.accepted < 0 or not 1 <= judged <= sent:
-        raise ProtocolError(f"{sent} drafts sent", f"{name} on {judged}")
+        raise ProtocolError(f"{sent} drafts sent", f"an early verdict on {judged}")
 
 
-def _check_payload(verdict: Verdict, request: EdgeRequest) -> None:
+def _check_replacement(replacement: Replacement, request: EdgeRequest) -> None:
+    """Check that what comes in the place of a draft is what the preset says."""
     preset = request.preset
-    outcome = verdict.outcome
-    if not isinstance(outcome, payload_type(preset).kind):
+    if not isinstance(replacement, payload_type(preset).kind):
         state = f"rejection payloads '{preset.rejection_payload}'"
-        raise ProtocolError(state, f"a rejection that carries {type(outcome).__name__}")
-    if isinstance(outcome, FullPayload):
-        _check_shape(outcome.target_probs, request, "Verdict")
+        raise ProtocolError(state, f"a rejection that carries {type(replacement).__name__}")
+    if isinstance(replacement, FullPayload):
+        _check_shape(replacement.target_probs, request, "Committed")
 
 
 def _check_token(token: int, request: EdgeRequest, message: str) -> None:

@@ -13,11 +13,10 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.messages import (
+    Committed,
     GenerationParams,
     PromptLogprobs,
     TokenLogprob,
-    Tokens,
-    Verdict,
 )
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import TargetProbs, payload_type, probs_of
@@ -174,7 +173,7 @@ class LogprobsBuffer:
         self._top = top
         self._by_position: dict[int, TokenLogprob] = {}
 
-    def take(self, message: Verdict | Tokens) -> None:
+    def take(self, message: Committed) -> None:
         """Take those of the tokens that `message`, already checked, commits from its base on."""
         self._by_position.clear()  # what came before is committed, or past the end
         self._by_position.update(enumerate(message.logprobs, start=message.base))

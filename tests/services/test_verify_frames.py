@@ -190,22 +190,20 @@ async def test_late_and_repeated_drafts_are_dropped() -> None:
     ):
         refused = draft(((own[0] + 1) % VOCABULARY, 1))
         await peer.send(opening("coupled"), refused)
-        verdict = await peer.answer("verdict")
-        assert (verdict.verdict.accepted, verdict.verdict.rejected) == (0, True)
-        assert verdict.verdict.token_id == own[0]
+        committed = (await peer.answer("committed")).committed
+        assert (committed.accepted, committed.token_ids) == (0, [own[0]])
         # A replay, and what had left before the verdict came: both are void, neither is an error.
         late = draft((2, 3), after=(*PROMPT, (own[0] + 1) % VOCABULARY, 1))
         await peer.send(refused, late, control("ping", nonce=77))
         assert (await peer.answer("pong")).pong.nonce == 77
         accepted = draft(own[1:4], after=(*PROMPT, own[0]))
         await peer.send(accepted)
-        verdict = await peer.answer("verdict")
-        assert (verdict.verdict.accepted, verdict.verdict.rejected) == (3, False)
-        assert verdict.verdict.token_id == own[4]
+        committed = (await peer.answer("committed")).committed
+        assert (committed.accepted, committed.token_ids) == (3, [own[4]])
         await peer.send(accepted, control("cancel"))
         ending = await peer.ending()
     assert ending.code == "OK"
-    assert ending.kinds().count("verdict") == 2
+    assert ending.kinds().count("committed") == 2
 
 
 @pytest.mark.parametrize(
@@ -236,9 +234,8 @@ async def _ending_after_refusal(frame: pb.VerifyRequest) -> Ending:
         edge_peer(suite.verifier.target) as peer,
     ):
         await peer.send(opening(), unlikely)
-        verdict = await peer.answer("verdict")
-        assert verdict.verdict.rejected
-        assert verdict.verdict.HasField("sparse")
+        answer = await peer.answer("committed")
+        assert answer.committed.HasField("sparse")
         await peer.send(frame)
         ending = await peer.ending()
     return ending
@@ -277,7 +274,7 @@ async def test_an_unknown_preset_name_is_not_counted_under_it() -> None:
     async with scripted_suite() as suite:
         async with edge_peer(suite.verifier.target) as peer:
             await peer.send(_named("x" * 1000), dssd_draft(1, 2))
-            await peer.answer("verdict")
+            await peer.answer("committed")
         await suite.idle()
         labels = {
             sample.labels["preset"]

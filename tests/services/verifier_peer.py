@@ -96,12 +96,12 @@ def draft(
 ) -> pb.VerifyRequest:
     """A whole chunk after the token ids `after`; `changes` are fields of the frame."""
     frame = pb.VerifyRequest(session=SESSION, base=len(after), prefix=prefix_of(after), **changes)
-    frame.draft.token_ids.extend(token_ids)
-    frame.draft.end_of_chunk = True
-    frame.draft.probabilities.extend(probabilities or ())
-    frame.draft.distributions = distributions or b""
-    frame.draft.sparse_probs.extend(sparse_probs)
-    frame.draft.parents.extend(parents)
+    frame.drafts.token_ids.extend(token_ids)
+    frame.drafts.end_of_chunk = True
+    frame.drafts.probabilities.extend(probabilities or ())
+    frame.drafts.distributions = distributions or b""
+    frame.drafts.sparse_probs.extend(sparse_probs)
+    frame.drafts.parents.extend(parents)
     return frame
 
 

@@ -16,7 +16,7 @@ from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
 from tandem.specdec.judge import early_payload_rule
-from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
+from tandem.specdec.messages import Cancel, Committed, EarlyVerdict, Work
 from tandem.specdec.rules import Proposal, acceptance_rule
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
@@ -190,10 +190,10 @@ def test_an_early_verdict_has_a_bonus_just_where_the_final_one_has(
 
     verdict = work.early.verdict(1, probs_at, lambda row: 0.5)
     answers = cloud.complete(work.judge.judge(probs_at), Work())
-    (final,) = [answer for answer in answers if isinstance(answer, Verdict)]
+    (final,) = [answer for answer in answers if isinstance(answer, Committed)]
     assert final.accepted == 2
-    assert (final.outcome is None) == (not bonus or further)
-    assert (verdict.outcome if verdict else None) == final.outcome
+    assert (final.token_ids == ()) == (not bonus or further)
+    assert ((verdict.outcome,) if verdict else ()) == final.token_ids
 
 
 def test_an_early_verdict_never_carries_a_full_distribution() -> None:
@@ -271,9 +271,9 @@ def test_an_exit_that_knows_the_distribution_foresees_the_token_after_the_drafts
         assert work.early is not None
         early = work.early.verdict(1, lambda row: flat, lambda row: 0.5)
         (final,) = cloud.complete(work.judge.judge(lambda row: flat), Work())
-        assert isinstance(final, Verdict)
+        assert isinstance(final, Committed)
         assert early is not None
-        assert (early.accepted, early.rejected) == (final.accepted, final.rejected) == (2, False)
-        assert early.outcome == final.outcome
+        assert (early.accepted, early.rejected) == (final.accepted, final.refuses) == (2, False)
+        assert (early.outcome,) == final.token_ids
         foreseen.add(early.outcome)
     assert len(foreseen) > 1

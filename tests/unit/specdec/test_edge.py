@@ -26,7 +26,7 @@ from tandem.specdec.events import (
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
     Cancel,
-    Draft,
+    Drafts,
     EarlyVerdict,
     FullDistribution,
     GoingAway,
@@ -82,7 +82,7 @@ def test_drafting_goes_on_without_a_stream_and_is_sent_on_the_next() -> None:
     assert draft(edge, 0, 1) == []
     opening, drafted = sent(edge.connect(0.0))
     assert isinstance(opening, Open)
-    assert isinstance(drafted, Draft)
+    assert isinstance(drafted, Drafts)
     assert (drafted.base, drafted.token_ids, drafted.end_of_chunk) == (2, (0, 1), True)
     edge.lost(0.1)
     assert sent(edge.connect(0.2))[1] == drafted, "what waits for a verdict is sent again"
@@ -664,7 +664,9 @@ def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
 def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
     edge = edge_of(preset("cloud-draft"))
     edge.connect(0.0)
-    tokens = replace(tokens_of(edge, 0, 1, 2), accepted=2, work=Work(drafts=4, target_passes=2))
+    tokens = replace(
+        tokens_of(edge, 0, 1, 2), cloud_accepted=2, work=Work(cloud_drafts=4, target_passes=2)
+    )
     commits = [each for each in edge.receive(tokens, 0.0) if isinstance(each, Commit)]
     assert [source for commit in commits for source in commit.token_sources] == [
         TokenSource.CLOUD_DRAFT,
@@ -681,10 +683,10 @@ def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None
     edge.connect(0.0)
     for token_id in (0, 1, 2):
         draft(edge, token_id)
-    agree = replace(tokens_of(edge, 0, 1), accepted=2, work=Work(drafts=2))
+    agree = replace(tokens_of(edge, 0, 1), cloud_accepted=2, work=Work(cloud_drafts=2))
     edge.receive(agree, 0.0)
     assert edge.drafts_in_flight == (2,)
-    differ = replace(tokens_of(edge, 1, 0), accepted=1, work=Work(drafts=1))
+    differ = replace(tokens_of(edge, 1, 0), cloud_accepted=1, work=Work(cloud_drafts=1))
     edge.receive(differ, 0.0)
     assert edge.drafts_in_flight == ()
     assert edge.committed.since(2) == (0, 1, 1, 0)

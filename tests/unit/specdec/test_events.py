@@ -4,11 +4,13 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tandem.specdec.edge import EdgeStats
+from tandem.core.sparse_payload import FullPayload
+from tandem.specdec.edge import EdgeStats, Settled
 from tandem.specdec.events import NO_PROBS, Drafted
-from tandem.specdec.messages import Opened, Tokens, Verdict, Work
+from tandem.specdec.messages import Committed, Opened, Work
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for
 
@@ -37,9 +39,9 @@ def test_the_cloud_s_times_and_passes_add_up() -> None:
     stats.begin_stream()
     for passes in (1, 3):
         work = Work(verify_s=0.5, queue_s=0.25, target_passes=passes)
-        stats.count_tokens(Tokens(1, 0, 0, token_ids=(1,), work=work))
+        tell(stats, 0, work)
     assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.0, 0.5, 3)
-    stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=4)))
+    tell(stats, 1, Work(verify_s=0.5, queue_s=0.25, target_passes=4))
     assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.5, 0.75, 4)
 
 
@@ -54,18 +56,51 @@ def test_rounds_add_up() -> None:
     assert (stats.drafted, stats.draft_s) == (2, 1.0)
 
 
-def verdict(accepted: int, work: Work) -> Verdict:
-    return Verdict(1, 0, 0, accepted=accepted, rejected=False, outcome=None, work=work)
+def tell(stats: EdgeStats, right: int, work: Work) -> None:
+    """Count a message that settles drafts, of which so many are right, and the next is not."""
+    message = Committed(1, 0, 0, accepted=right, token_ids=(2,), work=work)
+    stats.count_committed(message, Settled.by(message, (1,) * right), now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "accepted", "token_ids", "judged", "expected"),
+    [
+        ((5, 6, 7), 2, (8,), 3, (2, True, True)),  # a draft is refused
+        ((5, 6, 7), 3, (8,), 3, (3, False, False)),  # all stand
+        ((5, 6, 7), 2, (7,), 2, (3, False, False)),  # the cloud was ahead, and agrees
+        ((5, 6, 7), 2, (8,), 2, (2, True, False)),  # or not
+        ((5, 6, 7), 0, (5, 6, 9), 0, (2, True, False)),
+        ((), 0, (5,), 0, (0, False, False)),
+        ((5,), 0, (6, 7), 1, (0, True, True)),
+    ],
+)
+def test_each_position_with_a_draft_in_flight_says_whether_it_was_right(
+    sent: tuple[int, ...],
+    accepted: int,
+    token_ids: tuple[int, ...],
+    judged: int,
+    expected: tuple[int, bool, bool],
+) -> None:
+    message = Committed(1, 0, 0, accepted, token_ids, Work(drafts=judged))
+    settled = Settled.by(message, sent)
+    assert (settled.right, settled.departs, settled.refused) == expected
+    assert settled.count == expected[0] + expected[1]
+
+
+def test_a_draft_whose_place_the_edge_draws_was_not_right() -> None:
+    payload = FullPayload(np.ones(1, dtype=np.float32))
+    settled = Settled.by(Committed(1, 0, 0, 1, draw_from=payload), (5, 6))
+    assert (settled.right, settled.departs, settled.refused) == (1, True, True)
 
 
 def test_passes_are_counted_over_streams() -> None:
     """The cloud counts from the start of each stream."""
     stats = EdgeStats()
     stats.begin_stream()
-    stats.count_verdict(verdict(2, Work(target_passes=2)))
-    stats.count_tokens(Tokens(1, 0, 0, token_ids=(1,), work=Work(target_passes=3)))
+    tell(stats, 2, Work(target_passes=2))
+    tell(stats, 0, Work(target_passes=3))
     stats.begin_stream()
-    stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=2)))
+    tell(stats, 1, Work(verify_s=0.5, queue_s=0.25, target_passes=2))
     assert stats.target_passes == 5
     assert (stats.rounds, stats.accepted, stats.resumes) == (2, 3, 1)
     assert (stats.verify_s, stats.queue_s) == (0.5, 0.25)

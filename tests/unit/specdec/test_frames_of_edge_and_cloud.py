@@ -21,7 +21,8 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LostCloud
 from tandem.specdec.messages import (
     Cancel,
-    Draft,
+    Committed,
+    Drafts,
     FullDistribution,
     GenerationParams,
     HiddenStates,
@@ -30,8 +31,6 @@ from tandem.specdec.messages import (
     Opened,
     Ping,
     Pong,
-    Tokens,
-    Verdict,
     Work,
 )
 from tests.virtual_time.cases import preset, scheduled
@@ -115,7 +114,7 @@ def test_a_chunk_of_ids() -> None:
     edge = edge_of(preset("coupled", 2))
     edge.connect(0.0)
     assert sent(draft(edge, 0, 1)) == [
-        Draft(
+        Drafts(
             session=7,
             base=2,
             prefix_hash=prefix(1, 2),
@@ -200,16 +199,17 @@ def test_a_verdict_on_drafts_that_stand() -> None:
     assert completed(cloud) == []
     cloud.receive(draft_after(cloud, (first, second)))
     assert completed(cloud) == [
-        Verdict(
+        Committed(
             session=7,
             base=2,
             prefix_hash=prefix(1, 2, first, second, third),
             accepted=2,
-            rejected=False,
-            outcome=third,
+            token_ids=(third,),
             work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=2, drafts=2),
             path=(),
             logprobs=(),
+            cloud_accepted=0,
+            draw_from=None,
         )
     ]
 
@@ -220,13 +220,12 @@ def test_a_verdict_that_rejects() -> None:
     cloud = opened_cloud(chosen)
     cloud.receive(draft_after(cloud, (first, (second + 1) % V)))
     assert completed(cloud) == [
-        Verdict(
+        Committed(
             session=7,
             base=2,
             prefix_hash=prefix(1, 2, first, second),
             accepted=1,
-            rejected=True,
-            outcome=second,
+            token_ids=(second,),
             work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=1, drafts=2),
         )
     ]
@@ -238,14 +237,13 @@ def test_a_verdict_that_needed_no_pass_cost_nothing() -> None:
     cloud = opened_cloud(chosen)
     completed(cloud)
     assert cloud.receive(draft_after(cloud, ((first + 1) % V, 0))) == [
-        Verdict(
+        Committed(
             session=7,
             base=2,
             prefix_hash=prefix(1, 2, first),
             accepted=0,
-            rejected=True,
-            outcome=first,
-            work=Work(target_passes=1),
+            token_ids=(first,),
+            work=Work(target_passes=1, drafts=1),
         )
     ]
 
@@ -255,7 +253,7 @@ def test_a_token_of_the_cloud_s_own() -> None:
     first, second = own_tokens(preset("ar"), 2)
     for passes, text in ((1, (first,)), (2, (first, second))):
         assert completed(cloud) == [
-            Tokens(
+            Committed(
                 session=7,
                 base=1 + passes,
                 prefix_hash=prefix(1, 2, *text),

@@ -14,12 +14,7 @@ from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
 from tandem.specdec.cloud import CloudMachine, VocabularyMismatch
-from tandem.specdec.messages import (
-    Draft,
-    EdgeMessage,
-    NeedFullDistribution,
-    Recovered,
-)
+from tandem.specdec.messages import Drafts, EdgeMessage, NeedFullDistribution, Recovered
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled, tree
 from tests.virtual_time.cloud_frames import (
@@ -37,7 +32,7 @@ from tests.virtual_time.machine_state import state_of
 HUGE = 2**32 - 1
 
 
-def with_probs(draft: Draft, change: Callable[[Any], Any]) -> Draft:
+def with_probs(draft: Drafts, change: Callable[[Any], Any]) -> Drafts:
     """The draft with its first distribution changed, as a copy."""
     assert draft.distributions is not None
     distributions = draft.distributions.copy()
@@ -45,29 +40,29 @@ def with_probs(draft: Draft, change: Callable[[Any], Any]) -> Draft:
     return replace(draft, distributions=distributions)
 
 
-def with_ids(draft: Draft, first: int) -> Draft:
+def with_ids(draft: Drafts, first: int) -> Drafts:
     return replace(draft, token_ids=(first, *draft.token_ids[1:]))
 
 
-def with_probability(draft: Draft, first: float) -> Draft:
+def with_probability(draft: Drafts, first: float) -> Drafts:
     assert draft.probabilities is not None
     return replace(draft, probabilities=(first, *draft.probabilities[1:]))
 
 
-def repeated(draft: Draft, times: int) -> Draft:
+def repeated(draft: Drafts, times: int) -> Drafts:
     assert draft.probabilities is not None
     return replace(
         draft, token_ids=draft.token_ids * times, probabilities=draft.probabilities * times
     )
 
 
-def zero_at_token(draft: Draft) -> Draft:
+def zero_at_token(draft: Drafts) -> Drafts:
     probs = np.zeros(V, dtype=np.float32)
     probs[(draft.token_ids[0] + 1) % V] = 1
     return with_probs(draft, lambda _: probs)
 
 
-BadDraft = tuple[Callable[[Draft], EdgeMessage], type[Exception], str]
+BadDraft = tuple[Callable[[Drafts], EdgeMessage], type[Exception], str]
 
 
 BAD_SPLIT_DRAFTS: dict[str, BadDraft] = {
@@ -161,7 +156,7 @@ def check_bad_drafts(chosen: Preset, name: str, bad: BadDraft) -> None:
 
     def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
         nonlocal tried
-        if isinstance(message, Draft) and not (cloud.finished or cloud.awaits_recovered):
+        if isinstance(message, Drafts) and not (cloud.finished or cloud.awaits_recovered):
             check_refused(cloud, change(message), error, field)
             tried += 1
 
@@ -194,7 +189,7 @@ def test_a_method_without_drafts_takes_none() -> None:
     check_refused(cloud, draft_after(cloud, (1,)), InvalidArgument, "draft_length")
 
 
-VOID_DRAFTS: dict[str, Callable[[Draft], Draft]] = {
+VOID_DRAFTS: dict[str, Callable[[Drafts], Drafts]] = {
     "a gap": lambda d: replace(d, base=d.base + 1),
     "far beyond the text": lambda d: replace(d, base=HUGE),
     "before its text": lambda d: replace(d, base=d.base - 1),
@@ -213,7 +208,7 @@ def test_drafts_that_follow_no_text_of_the_cloud_change_nothing(chosen: Preset, 
 
     def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
         nonlocal tried
-        if isinstance(message, Draft):
+        if isinstance(message, Drafts):
             check_dropped(cloud, VOID_DRAFTS[name](message))
             tried += 1
 
@@ -241,7 +236,7 @@ def check_dropped(cloud: CloudMachine, message: EdgeMessage) -> None:
 )
 def test_every_draft_that_was_ever_sent_may_come_again(chosen: Preset) -> None:
     """Whether it was judged, waits, or follows a text that is gone."""
-    sent: list[Draft] = []
+    sent: list[Drafts] = []
     tried = 0
 
     def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
@@ -251,7 +246,7 @@ def test_every_draft_that_was_ever_sent_may_come_again(chosen: Preset) -> None:
             assert cloud.receive(old) == []
             tried += 1
         assert cloud.committed.since(0) == before
-        if isinstance(message, Draft):
+        if isinstance(message, Drafts):
             sent.append(message)
 
     close = model_pair(V, noise=0.3)
@@ -405,7 +400,7 @@ def test_a_draft_may_be_certain() -> None:
     assert cloud.receive(draft_after(cloud, (0, 1), probabilities=(1.0, 0.5))) == []
 
 
-def tree_after(cloud: CloudMachine, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Draft:
+def tree_after(cloud: CloudMachine, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Drafts:
     expanded = len(children(parents))
     return draft_after(
         cloud,

@@ -12,7 +12,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Preparation, Step, chain_steps
-from tandem.specdec.messages import Draft, EarlyVerdict, Frame
+from tandem.specdec.messages import Drafts, EarlyVerdict, Frame
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,
@@ -115,7 +115,7 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
         rng = SeededRandom(seed)
         for rule in (RejectionRule(rng), GumbelCouplingRule(seed)):
             token_ids = tuple(rule.propose(probs, at) for at, probs in enumerate(drafted, start=3))
-            draft = Draft(*(1, 3, 0), token_ids, True, distributions=drafted, parents=(-1, 0, 1))
+            draft = Drafts(*(1, 3, 0), token_ids, True, distributions=drafted, parents=(-1, 0, 1))
             proposals = [
                 Proposal((token_id,), draft_probs=probs)
                 for token_id, probs in zip(token_ids, drafted, strict=True)

@@ -17,7 +17,7 @@ from tandem.specdec.logprobs import (
     check_logprobs_available,
     check_top_logprobs,
 )
-from tandem.specdec.messages import GenerationParams, TokenLogprob, Tokens
+from tandem.specdec.messages import Committed, GenerationParams, TokenLogprob
 from tandem.specdec.presets import find_preset
 
 VOCABULARY = 4
@@ -51,7 +51,7 @@ def test_nothing_is_noted_unasked_nor_is_a_distribution_needed_then() -> None:
 
 def test_logprobs_are_kept_by_position() -> None:
     buffer = LogprobsBuffer(enabled=True)
-    buffer.take(Tokens(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
+    buffer.take(Committed(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
     assert buffer.of(5, 1) == plain(-0.5)
     assert buffer.of(6, 1) == plain(-1.5)
     (unknown,) = buffer.of(7, 1)
@@ -144,5 +144,5 @@ def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
 
 def test_several_positions_are_asked_for_at_once() -> None:
     buffer = LogprobsBuffer(enabled=True)
-    buffer.take(Tokens(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
+    buffer.take(Committed(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
     assert buffer.of(5, 2) == plain(-0.5, -1.5)

@@ -13,7 +13,7 @@ from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.events import Reconnect
-from tandem.specdec.messages import HiddenStates, Open, Tokens
+from tandem.specdec.messages import Committed, HiddenStates, Open
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.split_uplink import TASK_TOKENS, SplitUplink
@@ -96,7 +96,7 @@ def test_the_cloud_computes_a_token_once_all_states_before_it_are_there() -> Non
     rest = HiddenStates(7, 1, cloud.committed.prefix_at(1), states(2))
     assert cloud.receive(rest) == []
     (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert cloud.work() is None
     cloud.receive(hidden(cloud, *tokens.token_ids))
     work = cloud.work()

@@ -126,7 +126,7 @@ def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> 
     cloud.decode(edge.encode(plain))
     count = data.draw(st.integers(1, 3))
     rows = data.draw(st.lists(some.sparse_distributions, min_size=count, max_size=count))
-    draft = specdec.Draft(
+    draft = specdec.Drafts(
         *head,
         token_ids=data.draw(tuples_of(some.uint32, count, count)),
         end_of_chunk=data.draw(st.booleans()),
@@ -152,14 +152,17 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
     cloud, edge = CloudCodec(MODEL), EdgeCodec(V, PRESETS["dssd"].verify_settings)
     outcome = st.one_of(some.token_ids, some.sparse_payloads())
     whole = some.distributions()
-    verdict = specdec.Verdict(
+    token_ids = data.draw(tuples_of(some.token_ids))
+    payload = st.one_of(st.none(), some.sparse_payloads(), whole.map(FullPayload))
+    committed = specdec.Committed(
         *head,
         accepted=data.draw(some.uint32),
-        rejected=data.draw(st.booleans()),
-        outcome=data.draw(st.one_of(st.none(), outcome, whole.map(FullPayload))),
+        token_ids=token_ids,
         work=data.draw(some.works),
-        path=data.draw(tuples_of(some.uint32)),
         logprobs=data.draw(some.logprobs(3)),
+        cloud_accepted=data.draw(some.uint32),
+        draw_from=data.draw(payload),
+        path=data.draw(tuples_of(some.uint32)),
     )
     early = specdec.EarlyVerdict(
         *head,
@@ -167,18 +170,14 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
         data.draw(outcome),
         data.draw(st.floats(0, 1, width=32)),
     )
-    token_ids = data.draw(tuples_of(some.token_ids))
     told_of = data.draw(some.logprobs(len(token_ids)))
     others = [
-        specdec.Tokens(
-            *head, token_ids, data.draw(some.works), told_of, accepted=data.draw(some.uint32)
-        ),
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         specdec.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head, data.draw(some.seconds)),
         specdec.Pong(*head, data.draw(some.uint32)),
     ]
-    messages: list[Any] = [verdict, early, *others]
+    messages: list[Any] = [committed, early, *others]
     for message in messages:
         found = edge.decode(sent(verifier_pb2.VerifyResponse, cloud.encode(message)))
         assert_same(found, message)
