@@ -292,8 +292,9 @@ class DeviceAnswers:
     ) -> OpenStream[CloudSideMessage, DeviceMessage] | None:
         """Return what opens the stream to the cloud, if the preset needs it. `opened` returns the
         answer of the device's decoder to its opening."""
-        if (cloud := self._cloud) is None or not prepared.needs_cloud:
+        if self._cloud is None or not prepared.needs_cloud:
             return None
+        cloud = self._cloud.for_request()
 
         def open_stream(
             on_frame: Callable[[CloudSideMessage, int], None],

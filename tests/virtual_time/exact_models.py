@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import Purpose
+from tandem.testing.simulation.simulated_drafts import ProbsOf
 from tests.exact import ExactRandom, fractions, in_parts
 from tests.virtual_time.cases import ModelPair, TokenIds
 

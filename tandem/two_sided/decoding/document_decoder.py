@@ -503,7 +503,7 @@ class DecodingRun:
             engine = self._thread.engine
             length = begin.length + len(rest)
             session = await self._thread.opened(lambda: engine.fork(begin, begin.length, length))
-            handle = self._thread.submit_group(ExtendJob(session, rest))
+            handle = self._thread.submit(ExtendJob(session, rest))
             try:
                 await handle.future
                 yield [session]
@@ -578,7 +578,7 @@ class DecodingRun:
             on_draft=on_draft,
             processor=self._processor,
         )
-        return self._thread.submit_group(job)
+        return self._thread.submit(job)
 
     def _drafted(self, work: DecodeTask, draft: LocalDraft, took_s: float) -> None:
         """Take the next draft, unless its work has become void."""

@@ -347,7 +347,7 @@ class DocumentStore:
 
     async def _compute(self, entries: list[_Entry]) -> None:
         job = PrefillJob(self._thread.engine, [entry.token_ids for entry in entries])
-        done = await self._thread.submit_group(job).future
+        done = await self._thread.submit(job).future
         for entry, session in zip(entries, done.value, strict=True):
             self._ready(entry, session)
 
