@@ -800,6 +800,8 @@ class EdgeStats:
     drafted: int = 0
     accepted: int = 0
     """Drafts in flight that were right: the token at their position is theirs."""
+    rejected: int = 0
+    """Drafts in flight in whose place another token came. Those after them are in neither."""
     tokens: int = 0
     unverified_tokens: int = 0
     target_passes: int = 0
@@ -916,6 +918,7 @@ class EdgeStats:
             return
         self.rounds += 1
         self.accepted += settled.right
+        self.rejected += settled.departs
         missing = 1 + settled.count - len(self.acceptance_histogram)
         self.acceptance_histogram += [0] * missing
         self.acceptance_histogram[settled.right] += 1

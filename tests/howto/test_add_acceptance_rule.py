@@ -58,11 +58,9 @@ from tandem.specdec.rules import NeverAccepts, acceptance_type
 from tandem.wire.open_codec import open_from_proto, open_to_proto
 from tests.virtual_time.cases import assert_sample, model_pair, payload_probs, run
 from tests.virtual_time.cloud_frames import opening
+from tests.virtual_time.exact_models import exact_payload_probs
 from tests.virtual_time.lockstep import Pace
-from tests.virtual_time.test_exact_distribution import (
-    exact_payload_probs,
-    probs_through_the_machines,
-)
+from tests.virtual_time.test_exact_distribution import probs_through_the_machines
 
 PRESET = PRESETS["never"]
 

@@ -180,7 +180,7 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
     assert edge.drafts_in_flight == (1,)
     assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
-    assert edge.drafts_in_flight == ()
+    assert not edge.drafts_in_flight
 
 
 def test_drafts_that_were_never_sent_are_void_too() -> None:
@@ -688,7 +688,7 @@ def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None
     assert edge.drafts_in_flight == (2,)
     differ = replace(tokens_of(edge, 1, 0), cloud_accepted=1, work=Work(cloud_drafts=1))
     edge.receive(differ, 0.0)
-    assert edge.drafts_in_flight == ()
+    assert not edge.drafts_in_flight
     assert edge.committed.since(2) == (0, 1, 1, 0)
 
 
