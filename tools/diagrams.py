@@ -86,7 +86,7 @@ ONE_ROUND = LaneDiagram(
         Arrow(
             "drafter (EdgeMachine)",
             "verifier (CloudMachine)",
-            "draft(ids, and by preset probabilities)",
+            "drafts(ids, and by preset probabilities)",
         ),
         Arrow(
             "verifier (CloudMachine)",
@@ -103,7 +103,7 @@ ONE_ROUND = LaneDiagram(
         Arrow(
             "verifier (CloudMachine)",
             "drafter (EdgeMachine)",
-            "verdict(accepted, next token or rejection payload)",
+            "committed(accepted, next tokens or rejection payload)",
             dashed=True,
         ),
         Arrow(
@@ -138,7 +138,7 @@ CLOUD_STATES = LaneDiagram(
     arrows=(
         Arrow(START, "idle", "open accepted"),
         Arrow("idle", "verifying", "drafts ready, prefill, or idle decoding"),
-        Arrow("verifying", "idle", "verdict or tokens"),
+        Arrow("verifying", "idle", "committed"),
         Arrow("verifying", "awaiting_recovered", "rejection, the edge draws the token"),
         Arrow(
             "awaiting_recovered",

@@ -84,8 +84,13 @@ class Drafting:
         return self._in_flight.sent
 
     @property
-    def next_token(self) -> int | None:
+    def first(self) -> Drafted | None:
         """The draft for the position after the committed text."""
+        return self._in_flight.first if self._in_flight else None
+
+    @property
+    def next_token(self) -> int | None:
+        """Its token."""
         return self._in_flight.first.token_id if self._in_flight else None
 
     @property
@@ -289,18 +294,16 @@ class Drafting:
         """Drop the next draft, which equals the cloud's own token and is committed."""
         self._in_flight.remove(1)
 
-    def adopt_ahead(self) -> int:
-        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token.
-        Returns how many tokens that is."""
+    def adopt_ahead(self) -> None:
+        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token."""
         assert self.ahead, "nothing was drafted ahead"
         drafts = self.ahead[1:]
         self.ahead = None
-        return self.adopt(drafts)
+        self.adopt(drafts)
 
-    def adopt(self, drafts: Sequence[Drafted]) -> int:
-        """Put drafts in flight that were made for the outcome that came. Returns how many."""
+    def adopt(self, drafts: Sequence[Drafted]) -> None:
+        """Put drafts in flight that were made for the outcome that came."""
         self._in_flight.add(drafts)
-        return len(drafts)
 
     def go_on_with(self, task: DraftTask, taken: int) -> None:
         """Go on with a branch that predicted the text: its task, of which `taken` drafts came

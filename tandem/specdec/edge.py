@@ -15,15 +15,12 @@ fresh stream can resume from the committed text."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from tandem.control.controller import Controller
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import Processors
@@ -37,8 +34,9 @@ from tandem.core.sparse_payload import (
 )
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import CloudDrafts, Predraft, Schedule
+from tandem.specdec.choices import Schedule
 from tandem.specdec.drafting import bulk_bytes
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import (
     Commit,
     Drafted,
@@ -54,6 +52,7 @@ from tandem.specdec.logprobs import (
     PromptLogprobsBuffer,
     check_logprobs,
 )
+from tandem.specdec.measuring import Measuring, controller_of
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
@@ -70,8 +69,8 @@ from tandem.specdec.messages import (
     Pong,
     PromptLogprobs,
     Recovered,
-    Work,
 )
+from tandem.specdec.observers import EdgeObserver, Settled
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.presets import MAX_DRAFT_LENGTH
 from tandem.specdec.resumable import Resumable
@@ -91,10 +90,7 @@ ALONE_CHUNK = 8
 LEAST_STRETCH = 4
 """Remembered tokens in a row for which a schedule is left that has no room for them: fewer are over
 before they arrive."""
-MEDIAN_OF = 1024
-"""Rounds, the last ones: an answer may have any number."""
 _DRAWING = "drawing a recovered token"
-OnTargetProbs = Callable[[int, FullPayload | SparsePayload, Array], None]
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -109,7 +105,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         liveness: Liveness,
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
-        on_target_probs: OnTargetProbs | None = None,
+        observers: Sequence[EdgeObserver] = (),
     ) -> None:
         """Begin a request, with no stream yet.
 
@@ -118,16 +114,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             liveness: when the cloud counts as silent, dead, and given up.
             completes_stop: called once per committed token: whether a stop string ends with it.
             rng: in place of the one that the request's seed gives; for tests.
-            on_target_probs: called with the position of a rejected draft, what the cloud told of
-                the target distribution there, and the draft's distribution, before the token that
-                takes its place is committed."""
+            observers: who else is to hear what happens."""
         super().__init__(liveness)
         rng = rng or SeededRandom(request.params.seed)
         self.request = request
-        self.stats = EdgeStats()
+        self.stats = EdgeStats(prompt_tokens=len(request.prompt_ids))
         self.target_name = ""  # empty until the session is open
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
-        self.controller = _controller_of(request)
+        self.controller = controller_of(request)
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self._liveness = liveness
@@ -136,8 +130,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
-        self._on_target_probs = on_target_probs
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
+        own = (self.stats, Measuring(self.controller), self._logprobs_buffer)
+        self._observers: tuple[EdgeObserver, ...] = (*own, *observers)
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
@@ -214,8 +209,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._stream_opened = False
         self._drafting.reconnected()
         self._split.begin_stream()
-        self.controller.connected(now)
-        self.stats.begin_stream()
+        for observer in self._observers:
+            observer.on_connected(now)
         self.prompt_logprobs.begin_stream()
         return [Send(self._opening()), *self._flush(now)]
 
@@ -226,16 +221,19 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _forget_stream(self) -> None:
         self._leaving = False
         self._recovery.forget()
-        self.stats.abandon_round()
+        for observer in self._observers:
+            observer.on_left()
 
     def _count_loss(self, silent_s: float) -> None:
-        self.stats.count_loss(silent_s)
+        for observer in self._observers:
+            observer.on_lost(silent_s)
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
             return []
-        self.stats.departures += 1
+        for observer in self._observers:
+            observer.on_departed()
         return self._leave_stream(lost=False)
 
     def _ping(self, now: float) -> list[EdgeOutput]:
@@ -244,7 +242,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
-        self.controller.pinged(now)
+        for observer in self._observers:
+            observer.on_pinged(now)
         return [Send(Ping(**self._header(), nonce=nonce))]
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
@@ -295,12 +294,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._stream_opened = True
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
-                self.stats.count_opened(message, len(self.request.prompt_ids))
-                self.controller.opened(
-                    message.row_share,
-                    drafts_in_cloud=message.cloud_drafts is not CloudDrafts.NONE,
-                    model_in_cloud=message.cloud_drafts is CloudDrafts.MODEL,
-                )
+                for observer in self._observers:
+                    observer.on_opened(message)
                 self._text.take_eos(message.eos_token_ids)
                 return [*interrupts]
             case PromptLogprobs():
@@ -316,7 +311,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._leaving = True
                 return self._leave_between_rounds()
             case Pong():
-                self.controller.ponged(self._liveness.ponged(message.nonce, now), now)
+                trip_s = self._liveness.ponged(message.nonce, now)
+                for observer in self._observers:
+                    observer.on_ponged(trip_s, now)
         return []
 
     def _receive_committed(self, message: Committed, now: float) -> list[EdgeOutput]:
@@ -326,12 +323,13 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         sent = self._drafting.judged(message)
         check_committed(message, self.request, self.committed, sent=sent)
         self.prompt_logprobs.check_complete()
-        self._logprobs_buffer.take(message)
         settled = Settled.by(message, sent)
-        self._measure(message, settled, now)
-        accepted = self._drafting.drafts[: message.accepted]
+        drafts = self._drafting.drafts
+        for observer in self._observers:
+            observer.on_committed(message, settled, drafts, now)
         outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
-        self.stats.count_predicted(accepted[: len(self.committed) - message.base])
+        for observer in self._observers:
+            observer.on_right(drafts[: len(self.committed) - message.base])
         self._drafting.settle(message)
         for number, token in enumerate(message.token_ids):
             if self.phase is Phase.DONE:
@@ -339,45 +337,20 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             by_cloud = number < message.cloud_accepted
             source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
             if number or not settled.refused:
-                self._count_overtaken(token)
+                for observer in self._observers:
+                    observer.on_token(token, self._drafting.first)
             outputs += self._go_on_with(token, source)
         if message.draw_from is not None and self.phase is not Phase.DONE:
             return [*outputs, *self._recover(message.draw_from)]
         return [*outputs, *self._leave_between_rounds()]
-
-    def _measure(self, message: Committed, settled: Settled, now: float) -> None:
-        """Tell those who count what a message says of drafts and of times."""
-        self.stats.count_committed(message, settled, now)
-        cost = pass_cost(message.work)
-        if not (message.accepted or settled.refused):
-            tokens = len(message.token_ids)
-            self.controller.took_tokens(tokens, cost, now, accepted=message.cloud_accepted)
-            return
-        of_model = [not drafted.remembered for drafted in self._drafting.drafts]
-        end = message.accepted + settled.refused
-        if not all(of_model[:end]):
-            self.controller.skip_stretch()
-        self.controller.judged(
-            end=message.base + end,
-            accepted=sum(of_model[: message.accepted]),
-            rejected=int(settled.refused and of_model[message.accepted]),
-            tokens=message.accepted + max(len(message.token_ids), settled.refused),  # one is drawn
-            work=cost,
-            now=now,
-        )
-
-    def _count_overtaken(self, token: int) -> None:
-        """Tell the controller of a token that the cloud made without judging a draft for it."""
-        drafted = self._drafting.next_token
-        if drafted is None or not self._drafting.drafts[0].remembered:
-            self.controller.overtaken(drafted == token if drafted is not None else None)
 
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
         sent = self._drafting.sent_token_ids
         check_early_verdict(verdict, self.request, self.committed, sent=sent)
-        self.stats.early_verdicts += 1
+        for observer in self._observers:
+            observer.on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
@@ -399,7 +372,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         token = self._recovery.start(payload, rejected, len(self.committed))
         if token is not None:
             return self._draw(token, payload, rejected)
-        self.stats.full_distribution_requests += 1
+        for observer in self._observers:
+            observer.on_full_distribution_needed()
         ahead = map(Interrupt, self._drafting.discard_ahead())
         return [*ahead, Send(NeedFullDistribution(**self._header()))]
 
@@ -419,9 +393,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     ) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
         header = self._header()  # of the text before the token
-        self._logprobs_buffer.drawn(header["base"], token, payload)
-        if self._on_target_probs is not None:
-            self._on_target_probs(header["base"], payload, rejected.draft_probs)
+        for observer in self._observers:
+            observer.on_drawn(header["base"], token, payload, rejected)
         outputs = self._go_on_with(token)
         if self.phase is Phase.DONE:
             return outputs
@@ -435,16 +408,18 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if not: the cloud, which has the same drafts, decides the same."""
         drafted = self._drafting.next_token
         if drafted == token:
-            self.stats.count_predicted(self._drafting.drafts[:1])
+            for observer in self._observers:
+                observer.on_right(self._drafting.drafts[:1])
             self._drafting.confirm_next()
             return self._commit([token], source)
         if drafted is None and self._drafting.bonus_token == token:
             outputs = self._commit([token], source)
             if self.phase is not Phase.DONE:
                 whole = self._drafting.task is None
-                self.stats.count_resolved(begun=True, hit=whole or self._sends_parts)
-                self.stats.drafted += self._drafting.adopt_ahead()
-                self.stats.count_proposed(self._drafting.drafts)
+                self._drafting.adopt_ahead()
+                for observer in self._observers:
+                    observer.on_foreseen(ready=whole or self._sends_parts)
+                    observer.on_adopted(self._drafting.drafts)
             return outputs
         return self._diverge(token, source)
 
@@ -452,19 +427,20 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
-        self.controller.discarded()
+        for observer in self._observers:
+            observer.on_discarded()
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
-            if self._predrafting.wanted:
-                ready = branch is not None and (
-                    branch.complete or (self._sends_parts and bool(branch.drafts))
+            drafts = branch.drafts if branch is not None else []
+            ready = branch is not None and (branch.complete or (self._sends_parts and bool(drafts)))
+            self._drafting.adopt(drafts)
+            for observer in self._observers:
+                observer.on_resolved(
+                    begun=branch is not None, ready=ready, wanted=self._predrafting.wanted
                 )
-                self.stats.count_resolved(begun=branch is not None, hit=ready)
-            self.controller.resolved(hit=branch is not None)
-            self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
-            self.stats.count_proposed(branch.drafts if branch else ())
+                observer.on_adopted(drafts)
         return outputs
 
     # Drafting and sending.
@@ -489,7 +465,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if count < 1:
             return None if alone else self._drafting.begin_ahead()
         if self.phase is Phase.RUNNING:
-            self.stats.begin_round(now)
+            for observer in self._observers:
+                observer.on_draft_begun(now)
         return self._drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
 
     def _schedule(self) -> Schedule:
@@ -551,17 +528,17 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             now: in seconds."""
         if not self._drafting.take(task, drafts, kv_length, draft_s):
             if self._predrafting.take(task, drafts):
-                self.stats.predrafted += len(drafts)
+                for observer in self._observers:
+                    observer.on_predrafted(len(drafts))
             return []
         if self._drafting.ahead is not None:
-            self.stats.predrafted += len(drafts)
+            for observer in self._observers:
+                observer.on_predrafted(len(drafts))
             self._predrafting.expect_likely()
             return []
-        positions = self._drafting.positions(drafts)
-        self.stats.count_drafts(positions, draft_s)
-        self.stats.count_proposed(drafts)
-        if steps := positions - sum(drafted.remembered for drafted in drafts):
-            self.controller.drafted(steps, draft_s, now, self._drafting.feeds_few)
+        positions, usual = self._drafting.positions(drafts), self._drafting.feeds_few
+        for observer in self._observers:
+            observer.on_drafted(drafts, positions, draft_s, now, usual=usual)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
@@ -572,8 +549,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
-                self.controller.sent(frame.base, now, frame.hold)
-            self.stats.begin_round(now)
+                for observer in self._observers:
+                    observer.on_sent(frame, now)
             self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
 
@@ -594,7 +571,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         unverified = token_source is TokenSource.EDGE
         if not unverified:
             self._texts.commit(committed)
-        self.stats.count_commit(count, unverified)
+        for observer in self._observers:
+            observer.on_text(count, unverified=unverified)
         commit = Commit(
             committed,
             unverified=unverified,
@@ -620,19 +598,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             "base": len(self.committed),
             "prefix_hash": self.committed.prefix,
         }
-
-
-def _controller_of(request: EdgeRequest) -> Controller:
-    preset = request.preset
-    return Controller(
-        preset.control,
-        preset.schedule,
-        idle_weight=preset.idle_weight,
-        drafts_ahead=preset.predraft is not Predraft.OFF,
-        max_tokens=request.max_tokens,
-        prompt_tokens=len(request.prompt_ids),
-        warm_start=request.warm_start,
-    )
 
 
 class TextLimits(Protocol):
@@ -756,201 +721,6 @@ class Recovery:
         """Forget the rejection: the stream is gone, and it will come again and be decided the same
         way."""
         self._unfinished = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What a message says of the drafts that were in flight: the first `right` of them became text,
-    and the next one did not if `departs`. `refused`: the cloud had that one when it decided; else
-    it was ahead of it."""
-
-    right: int
-    departs: bool
-    refused: bool
-
-    @classmethod
-    def by(cls, message: Committed, sent: Sequence[int]) -> Settled:
-        """Compare a message with the drafts that were sent, oldest first."""
-        place = message.accepted
-        for token_id in message.token_ids:
-            if place == len(sent) or sent[place] != token_id:
-                break
-            place += 1
-        more = message.draw_from is not None or place < message.accepted + len(message.token_ids)
-        departs = more and place < len(sent)
-        return cls(place, departs, departs and message.refuses)
-
-    @property
-    def count(self) -> int:
-        """Drafts that are settled, right or not."""
-        return self.right + self.departs
-
-
-def pass_cost(work: Work) -> Work:
-    """Return a cost as the controller counts it: drafts are rows of a pass, whoever made them."""
-    return replace(work, drafts=work.drafts + work.cloud_drafts)
-
-
-@dataclass(slots=True)
-class EdgeStats:
-    """Running totals of one request; times in seconds, each by the clock of who did the work."""
-
-    rounds: int = 0
-    """Messages of the cloud that settled drafts."""
-    drafted: int = 0
-    accepted: int = 0
-    """Drafts in flight that were right: the token at their position is theirs."""
-    rejected: int = 0
-    """Drafts in flight in whose place another token came. Those after them are in neither."""
-    tokens: int = 0
-    unverified_tokens: int = 0
-    target_passes: int = 0
-    full_distribution_requests: int = 0
-    predrafted: int = 0
-    """Tokens drafted before it was known whether they are wanted."""
-    predraft_hits: int = 0
-    predraft_misses: int = 0
-    predraft_begun: int = 0
-    """Misses for which drafting was under way, and the next message had to wait for it."""
-    early_verdicts: int = 0
-    proposed_prediction_tokens: int = 0
-    """Drafts from the caller's prediction that were in flight."""
-    accepted_prediction_tokens: int = 0
-    proposed_memory_tokens: int = 0
-    """Drafts from earlier texts, the prompt or the answer so far that were in flight."""
-    accepted_memory_tokens: int = 0
-    acceptance_histogram: list[int] = field(default_factory=list)
-    """Rounds in which 0, 1, 2, … drafts were right; as long as the most that one settled."""
-    cloud_drafted: int = 0
-    """Drafts that the cloud made itself, and judged."""
-    cloud_accepted: int = 0
-    cached_tokens: int = 0
-    same_bits: bool | None = None
-    """Whether all clouds so far promise it; None before the first."""
-    batch_invariant: bool | None = None
-    """Likewise."""
-    links_lost: int = 0
-    departures: int = 0
-    loss_noticed_s: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    queue_s: float = 0.0
-    round_s: float = 0.0
-    round_overheads_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
-    _stream_passes: int = 0
-    _streams: int = 0
-    _round_started_s: float | None = None
-    _round_draft_s: float = 0.0
-
-    @property
-    def rejected_prediction_tokens(self) -> int:
-        """Those that were proposed and are not in the answer."""
-        return self.proposed_prediction_tokens - self.accepted_prediction_tokens
-
-    @property
-    def rejected_memory_tokens(self) -> int:
-        """Likewise of drafts from the memory."""
-        return self.proposed_memory_tokens - self.accepted_memory_tokens
-
-    @property
-    def model_drafts(self) -> int:
-        """Drafts that the draft model made."""
-        return self.drafted - self.proposed_prediction_tokens - self.proposed_memory_tokens
-
-    @property
-    def resumes(self) -> int:
-        """Streams after the first."""
-        return max(0, self._streams - 1)
-
-    @property
-    def round_overhead_median_s(self) -> float:
-        """Median over the last rounds of round time minus model time on both sides."""
-        return median(self.round_overheads_s) if self.round_overheads_s else 0.0
-
-    def begin_stream(self) -> None:
-        """Begin to count the cloud's passes, which it counts from the start of a stream."""
-        self._stream_passes = 0
-        self._streams += 1
-
-    def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
-        """Record what the cloud promises, and how much of the prompt it had cached when the first
-        stream opened."""
-        self.same_bits = opened.same_bits and self.same_bits is not False
-        self.batch_invariant = opened.batch_invariant and self.batch_invariant is not False
-        if self._streams <= 1:
-            self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
-
-    def count_loss(self, silent_s: float) -> None:
-        """Count a stream that broke, or was found dead after a silence."""
-        self.links_lost += 1
-        self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
-
-    def count_drafts(self, count: int, draft_s: float) -> None:
-        self.drafted += count
-        self.draft_s += draft_s
-        self._round_draft_s += draft_s
-
-    def count_proposed(self, drafts: Sequence[Drafted]) -> None:
-        """Count the drafts from the prediction and from memory among those put in flight."""
-        self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
-        self.proposed_memory_tokens += sum(drafted.remembered for drafted in drafts)
-
-    def count_predicted(self, drafts: Sequence[Drafted]) -> None:
-        """Count the drafts from the prediction and from memory among those now in the answer."""
-        self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
-        self.accepted_memory_tokens += sum(drafted.remembered for drafted in drafts)
-
-    def count_resolved(self, begun: bool, hit: bool) -> None:
-        """Count a token that the drafts in flight did not hold. `hit`: the drafts that follow it
-        can leave at once; `begun`: they are being drafted."""
-        self.predraft_hits += hit
-        self.predraft_misses += not hit
-        self.predraft_begun += begun and not hit
-
-    def count_committed(self, message: Committed, settled: Settled, now: float) -> None:
-        """Count what a message commits, and what it settles of the drafts in flight."""
-        self.cloud_drafted += message.work.cloud_drafts
-        self.cloud_accepted += message.cloud_accepted
-        self._count_passes(message.work.target_passes)
-        self.verify_s += message.work.verify_s
-        self.queue_s += message.work.queue_s
-        if not settled.count:
-            return
-        self.rounds += 1
-        self.accepted += settled.right
-        self.rejected += settled.departs
-        missing = 1 + settled.count - len(self.acceptance_histogram)
-        self.acceptance_histogram += [0] * missing
-        self.acceptance_histogram[settled.right] += 1
-        self.end_round(message.work, now)
-
-    def begin_round(self, now: float) -> None:
-        """Begin to time a round, with the first drafting since the last answer."""
-        if self._round_started_s is None:
-            self._round_started_s = now
-            self._round_draft_s = 0.0
-
-    def end_round(self, work: Work, now: float) -> None:
-        """End a round with its answer: time that neither side's model needed was spent in
-        between."""
-        if self._round_started_s is not None:
-            round_s = now - self._round_started_s
-            self.round_s += round_s
-            self.round_overheads_s.append(round_s - self._round_draft_s - work.verify_s)
-        self.abandon_round()
-
-    def abandon_round(self) -> None:
-        """Abandon the timing of this round: the stream is gone."""
-        self._round_started_s = None
-        self._round_draft_s = 0.0
-
-    def count_commit(self, count: int, unverified: bool) -> None:
-        self.tokens += count
-        self.unverified_tokens += count if unverified else 0
-
-    def _count_passes(self, stream_passes: int) -> None:
-        self.target_passes += stream_passes - self._stream_passes
-        self._stream_passes = stream_passes
 
 
 _Based = Committed | EarlyVerdict | FullDistribution

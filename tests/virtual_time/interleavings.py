@@ -16,7 +16,7 @@ from typing import Any
 
 from tandem.core.randomness import RandomSource
 from tandem.specdec.choices import Control
-from tandem.specdec.edge import EdgeStats
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.messages import Work
 from tandem.specdec.presets import Preset
 from tests.exact import ExactRandom

@@ -3,7 +3,7 @@ ask pays nothing."""
 
 import time
 
-from tandem.specdec.edge import EdgeStats
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.messages import CloudMessage, Committed
 from tandem.telemetry.tracing import Span
 from tandem_api.common.v1 import generation_pb2 as pb

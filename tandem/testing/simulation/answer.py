@@ -10,7 +10,7 @@ from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkShape, shape_from
 from tandem.netem.link_trace import LinkTrace
-from tandem.specdec.edge import EdgeStats
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams

@@ -26,6 +26,7 @@ from tandem.specdec.events import (
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
     Cancel,
+    Committed,
     Drafts,
     EarlyVerdict,
     FullDistribution,
@@ -38,6 +39,7 @@ from tandem.specdec.messages import (
     Recovered,
     Work,
 )
+from tandem.specdec.observers import Settled
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.text_drafts import NO_TEXTS
 from tests.long_runs import with_long_cases
@@ -871,10 +873,11 @@ def test_opened_comes_once_on_a_stream() -> None:
 
 def test_an_answer_of_many_rounds_remembers_the_last_ones() -> None:
     edge = edge_of(PRESETS["auto"])
+    settling = Committed(7, 2, 0, accepted=1)
     for _ in range(5_000):
         edge.controller.ponged(0.03, 0.0)
-        edge.stats.begin_round(0.0)
-        edge.stats.end_round(Work(), 0.5)
+        edge.stats.on_draft_begun(0.0)
+        edge.stats.on_committed(settling, Settled(1, False, False), (), 0.5)
     assert len(edge.controller.estimates.trips_s) < 2_000
     assert len(edge.stats.round_overheads_s) < 2_000
 
