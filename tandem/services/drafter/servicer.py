@@ -614,7 +614,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         memory = None
         # Of a prompt with images, token ids do not say all.
         if self._memory is not None and not (request.no_memory or request.params.images):
-            memory = await self._memory.recollection(checked.payer, prompt_ids)
+            memory = await self._memory.texts_for(checked.payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))

@@ -15,6 +15,7 @@ from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import details_of, upstream_rejection
 from tandem.specdec.edge import check_processes
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import (
@@ -27,7 +28,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,
 )
-from tandem.two_sided.protocol.frames import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, document_to_proto
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
@@ -194,7 +194,7 @@ class DecoderLink:
             self._events.failed(error)
             return
         for target in self._unanswered:
-            stream.send(replace(target, epoch=0))
+            stream.send(target)
 
 
 async def look_up_documents(

@@ -48,7 +48,7 @@ def test_drafts_are_waited_for_where_they_bring_more_than_their_passes(
 
 def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> None:
     """A draft says that more come soon while a pass runs alone: that one's distribution is kept.
-    The next draft contradicts a token that stands already, and ends the epoch, not the text."""
+    The next draft contradicts a token that stands already: it is void, and the text goes on."""
     preset = scheduled(
         "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
     )
@@ -70,7 +70,9 @@ def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> 
     assert cloud.committed.since(2)[:4] == right
 
 
-@pytest.mark.parametrize("last", ["repeats what stands", "contradicts it", "of an old epoch"])
+@pytest.mark.parametrize(
+    "last", ["repeats what stands", "contradicts it", "after a text that is gone"]
+)
 def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
     """The edge drafts no more and says so with its last draft. That one comes too late to be
     judged: the cloud waited for the next draft, and the edge for a token, for ever."""
@@ -90,7 +92,7 @@ def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
     assert cloud.receive(before) == []
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert cloud.work() is None, "it waits for a draft"
-    if last == "of an old epoch":
+    if last == "after another text":
         held = replace(contradicts, hold=True)
         assert cloud.receive(held) == []
     (tokens,) = cloud.receive(contradicts if last == "contradicts it" else repeats)

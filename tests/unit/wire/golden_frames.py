@@ -49,9 +49,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import PRESETS
-from tandem.two_sided.protocol import frames as sides
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingRelevance,
     DecodingTarget,
     DecodingText,
 )
@@ -261,8 +259,8 @@ def _collaborate_request() -> Conversation:
         "open.head": peer_examples.HEADED,
         "open.processors": replace(opened, request=processed),
         "document_wanted": DocumentRequest(*head, index=1),
-        "cancel": sides.Cancel(*head),
-        "ping": sides.Ping(*head, nonce=0),
+        "cancel": Cancel(*head),
+        "ping": Ping(*head, nonce=0),
     }
 
     def encode(message: Any) -> Message:
@@ -286,8 +284,8 @@ def _collaborate_response() -> Conversation:
     messages = _both_ways() | {
         "opened": opened,
         "opened.processes": replace(opened, processes=True),
-        "going_away": sides.GoingAway(*head, grace_s=2.5),
-        "pong": sides.Pong(*head, nonce=9),
+        "going_away": GoingAway(*head, grace_s=2.5),
+        "pong": Pong(*head, nonce=9),
         "document_part.kv": DocumentPart(*head, kv),
         "document_part.chunk": DocumentPart(*head, b"\0chunk"),
     }
@@ -310,9 +308,8 @@ def _decode_request() -> Conversation:
         "open.chat": replace(opened, prompt=(Turn("user", "hello"),)),
         "open.head": replace(opened, probs=decoder_examples.HEADED),
         "target": DecodingTarget(*head, (1, 299), last=True),
-        "relevance": DecodingRelevance(*head, (0.5, -2.0)),
-        "cancel": sides.Cancel(*head),
-        "ping": sides.Ping(*head, nonce=0),
+        "cancel": Cancel(*head),
+        "ping": Ping(*head, nonce=0),
     }
     aggregator = AggregatorCodec(decoder_examples.SPARSE)
     decoder = DecoderCodec(decoder_examples.V, 512)
@@ -347,8 +344,8 @@ def _decode_response() -> Conversation:
         "draft.head": replace(decoder_examples.DRAFT, token_id=HEADED_TOKEN, probs=HEAD_WITH_REST),
         "text": DecodingText(*head, "caf", 2, stopped=True),
         "text.token_texts": DecodingText(*head, "caf", 2, token_texts=("ca", "f")),
-        "going_away": sides.GoingAway(*head, grace_s=2.5),
-        "pong": sides.Pong(*head, nonce=0),
+        "going_away": GoingAway(*head, grace_s=2.5),
+        "pong": Pong(*head, nonce=0),
     }
     return Conversation(decoding_pb2.DecodeResponse, encode, decode, messages)
 

@@ -48,7 +48,6 @@ from tests.unit.wire.message_strategies import any_message, tuples_of
 from tests.unit.wire.test_verifier_codec import assert_same
 
 Head = tuple[int, int, int]
-SidesHead = tuple[int, int, int, int]
 KINDS: dict[str, type[Message]] = {
     "verify_request": verifier_pb2.VerifyRequest,
     "verify_response": verifier_pb2.VerifyResponse,
@@ -211,8 +210,8 @@ documents = st.builds(
 kv_models = st.builds(KvModel, st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9))
 
 
-@given(some.sides_heads, st.data())
-def test_any_frame_between_aggregators_comes_through(head: SidesHead, data: st.DataObject) -> None:
+@given(some.heads, st.data())
+def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(set(AGGREGATION_PRESETS) - {"dragon-lossy"})))
     preset = AGGREGATION_PRESETS[name]
     travels = preset.transfer is DocumentTransfer.KV
@@ -227,9 +226,8 @@ def test_any_frame_between_aggregators_comes_through(head: SidesHead, data: st.D
         documents=data.draw(st.integers(0, 64)),
         processors=data.draw(some.processors),
     )
-    side = data.draw(st.sampled_from(Side))
     kv_model = data.draw(kv_models) if travels else None
-    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses), side, kv_model)
+    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses), kv_model)
     device, cloud = DeviceCodec(V, LocalProbs(precision="float32")), CloudSideCodec()
     request_kind = aggregator_pb2.CollaborateRequest
     assert_same(cloud.decode(sent(request_kind, device.encode(opening))), opening)
@@ -260,10 +258,8 @@ def test_any_frame_between_aggregators_comes_through(head: SidesHead, data: st.D
     assert_same(device.decode(answer), opened)
 
 
-@given(some.sides_heads, st.data())
-def test_any_frame_of_a_decoder_s_stream_comes_through(
-    head: SidesHead, data: st.DataObject
-) -> None:
+@given(some.heads, st.data())
+def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.DataObject) -> None:
     probs = LocalProbs(precision="float32")
     aggregator, decoder = AggregatorCodec(probs), DecoderCodec(V, CONTEXT)
     opening = decoding.DecodingOpen(
@@ -285,15 +281,13 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(
         end_ids=data.draw(tuples_of(some.token_ids)),
     )
     target = decoding.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
-    finite = st.floats(allow_nan=False, allow_infinity=False)
-    relevance = decoding.DecodingRelevance(*head, data.draw(tuples_of(finite)))
-    for message in (opening, target, relevance):
+    for message in (opening, target):
         frame = sent(decoding_pb2.DecodeRequest, aggregator.encode(message))
         assert_same(decoder.decode(frame), message)
     opened = decoding.DecodingOpened(
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
         *(data.draw(some.log_masses), data.draw(st.integers(0, 64)), data.draw(some.uint32)),
-        documents=data.draw(tuples_of(st.builds(decoding.DocumentUse, some.uint32, st.booleans()))),
+        document_tokens=data.draw(tuples_of(some.uint32)),
         processes=data.draw(st.booleans()),
     )
     cost = decoding.DecodingCost(data.draw(some.seconds), data.draw(some.seconds), 3)
@@ -321,7 +315,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(
 )
 def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> None:
     assert part_from_proto(sent(decoding_pb2.DocumentPart, part_to_proto(part))) == part
-    carried = DocumentPart(7, 0, 0, 0, part)
+    carried = DocumentPart(7, 0, 0, part)
     device, cloud = DeviceCodec(V, LocalProbs()), CloudSideCodec()
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(carried))
     assert_same(device.decode(answer), carried)
