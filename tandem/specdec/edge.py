@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
-from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
-from tandem.core.probs import Array, SamplingParams
-from tandem.core.processors import Processors
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.sparse_payload import (
     FullPayload,
@@ -32,8 +30,14 @@ from tandem.core.sparse_payload import (
     draw_from_sparse_payload,
     finish_with_full_distribution,
 )
-from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
+from tandem.core.tokens import TokenSource
+from tandem.specdec.checks import (
+    check_committed,
+    check_early_verdict,
+    check_full_distribution,
+    check_opened,
+    check_prompt_tokens,
+)
 from tandem.specdec.choices import Schedule
 from tandem.specdec.drafting import bulk_bytes
 from tandem.specdec.edge_stats import EdgeStats
@@ -50,7 +54,6 @@ from tandem.specdec.liveness import Liveness, Phase
 from tandem.specdec.logprobs import (
     LogprobsBuffer,
     PromptLogprobsBuffer,
-    check_logprobs,
 )
 from tandem.specdec.measuring import Measuring, controller_of
 from tandem.specdec.messages import (
@@ -72,17 +75,16 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.observers import EdgeObserver, Settled
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
-from tandem.specdec.presets import MAX_DRAFT_LENGTH
 from tandem.specdec.proposers import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import (
     AcceptanceRule,
     Proposal,
-    Replacement,
     acceptance_rule,
     payload_type,
 )
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
+from tandem.specdec.text import CommittedText
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
@@ -600,59 +602,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         }
 
 
-class TextLimits(Protocol):
-    """The part of a request that says where its answer ends."""
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def ignore_eos(self) -> bool: ...
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-
-class CommittedText:
-    """Prompt and answer of one request, and the conditions that end the answer.
-
-    Invariant: nothing is committed after the token that ends the text."""
-
-    def __init__(self, request: TextLimits, completes_stop: Callable[[int], bool]) -> None:
-        """Start with the prompt. `completes_stop` is called once per answer token and returns
-        whether a stop string ends with it."""
-        self.tokens = PrefixedTokens(request.prompt_ids)
-        self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
-        self._ignore_eos = request.ignore_eos
-        self._completes_stop = completes_stop
-        self._first = len(request.prompt_ids)
-        self.length_limit = self._first + request.max_tokens
-
-    def take_eos(self, eos_token_ids: frozenset[int]) -> None:
-        """Take the target model's end-of-sequence tokens: both ends must stop together."""
-        if not self._ignore_eos:
-            self.eos = eos_token_ids
-
-    def limit(self, max_tokens: int) -> None:
-        """Lower the length limit of the answer to `max_tokens`, unless it is lower already."""
-        self.length_limit = min(self.length_limit, self._first + max_tokens)
-
-    def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
-        """Commit tokens up to the first that ends the text; which these are, and why it ended."""
-        committed: list[int] = []
-        for token in token_ids:
-            committed.append(token)
-            self.tokens.append(token)
-            if reason := self._stop_reason(token):
-                return tuple(committed), reason
-        return tuple(committed), None
-
-    def _stop_reason(self, token: int) -> FinishReason | None:
-        if self._completes_stop(token) or token in self.eos:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.tokens) >= self.length_limit else None
-
-
 class Recovery:
     """Draws recovered tokens, each in one step or, with a full distribution asked for, in two.
 
@@ -721,176 +670,3 @@ class Recovery:
         """Forget the rejection: the stream is gone, and it will come again and be decided the same
         way."""
         self._unfinished = None
-
-
-_Based = Committed | EarlyVerdict | FullDistribution
-
-
-def check_opened(opened: Opened, request: EdgeRequest) -> None:
-    """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
-    what it does not know, and its text would be that of another request."""
-    check_processes(opened.processes, request.params.sampling, request.params.processors)
-    if request.params.prompt_logprobs and not opened.tells_prompt_logprobs:
-        raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
-    if request.params.processors.thinking is not None and not opened.processes_thinking:
-        raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
-    preset = request.preset
-    if preset.drafts_in_cloud and opened.cloud_drafts is not preset.cloud_drafts:
-        raise FailedPrecondition(
-            f"cloud_drafts: the cloud is of a version that drafts nothing itself; preset"
-            f" {preset.name!r} needs a newer verifier"
-        )
-
-
-def check_processes(
-    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
-) -> None:
-    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
-    not know them; `processes`: whether that end, at that `place`, says that it does."""
-    newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
-    if newer and not processes:
-        raise FailedPrecondition(f"the {place} is of a version without logits processors")
-
-
-def check_committed(
-    message: Committed,
-    request: EdgeRequest,
-    committed: PrefixedTokens,
-    sent: Sequence[int],
-) -> None:
-    """Check that a message commits drafts that were sent and tokens of the vocabulary, no more of
-    them than the answer has room for, as the preset says.
-
-    Args:
-        message: the frame.
-        request: whose preset and vocabulary it must fit.
-        committed: the edge's text.
-        sent: token ids of the drafts that it may speak of, oldest first.
-
-    Raises ProtocolError, or PrefixMismatch where the two texts differ."""
-    _check_base(message, committed)
-    if not 0 <= message.accepted <= len(sent):
-        raise ProtocolError(f"{len(sent)} drafts sent", f"Committed with {message.accepted}")
-    appended = (*sent[: message.accepted], *message.token_ids)
-    room = len(request.prompt_ids) + request.max_tokens - len(committed)
-    if len(appended) > room:
-        raise ProtocolError(f"at most {room} tokens expected", f"{len(appended)} committed")
-    for token in message.token_ids:
-        _check_token(token, request, "Committed")
-    if message.accepted < len(sent) and message.token_ids:
-        _check_replacement(message.token_ids[0], request)
-    if message.draw_from is not None:
-        if message.token_ids or message.accepted == len(sent):
-            raise ProtocolError("no draft rejected", "a distribution to draw from")
-        _check_replacement(message.draw_from, request)
-    elif not appended:
-        raise ProtocolError("tokens expected", "Committed without any")
-    _check_cloud_drafts(message, request)
-    _check_logprobs(message, len(appended), request)
-    _check_prefix(message, committed, appended)
-
-
-def check_early_verdict(
-    verdict: EarlyVerdict,
-    request: EdgeRequest,
-    committed: PrefixedTokens,
-    sent: Sequence[int],
-) -> None:
-    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
-    `sent`), as the preset says. Raises as `check_committed`."""
-    preset = request.preset
-    if not preset.exits:
-        raise ProtocolError("no early exits asked for", "EarlyVerdict")
-    _check_base(verdict, committed)
-    _check_judged(verdict, len(sent))
-    if isinstance(verdict.outcome, int):
-        _check_token(verdict.outcome, request, "EarlyVerdict")
-    elif not verdict.rejected or preset.cloud_draws:
-        raise ProtocolError("nothing to draw", "an early verdict with a distribution to draw from")
-    _check_prefix(verdict, committed, ())
-
-
-def _check_cloud_drafts(message: Committed, request: EdgeRequest) -> None:
-    """Check what a cloud says of drafts that it made itself: as many as it may make, and more where
-    it may have remembered them."""
-    preset = request.preset
-    most = 0
-    if preset.may_draft_in_cloud:
-        most = MAX_DRAFT_LENGTH if request.allows_memory else preset.cloud_draft_length
-    judged = message.work.cloud_drafts
-    if judged > most:
-        raise ProtocolError(f"{most} drafts of the cloud", f"Committed after {judged}")
-    if message.cloud_accepted > min(judged, len(message.token_ids)):
-        raise ProtocolError(f"{judged} drafts of the cloud", f"{message.cloud_accepted} accepted")
-
-
-def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
-    """Check that they are log-probabilities, with as many likeliest tokens as were asked for."""
-    check_logprobs(
-        message.logprobs,
-        tokens=len(message.logprobs),
-        params=request.params,
-        vocabulary_size=request.vocabulary_size,
-        message="PromptLogprobs",
-    )
-
-
-def check_full_distribution(
-    message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
-) -> None:
-    """Check that this is a distribution at the position that is being drawn."""
-    _check_base(message, committed)
-    _check_shape(message.target_probs, request, "FullDistribution")
-    _check_prefix(message, committed, ())
-
-
-def _check_logprobs(message: Committed, tokens: int, request: EdgeRequest) -> None:
-    if request.logprobs_are_optional and not message.logprobs:
-        return
-    check_logprobs(
-        message.logprobs,
-        tokens=tokens,
-        params=request.params,
-        vocabulary_size=request.vocabulary_size,
-        message="Committed",
-    )
-
-
-def _check_base(message: _Based, committed: PrefixedTokens) -> None:
-    if message.base != len(committed):
-        state = f"{len(committed)} tokens committed"
-        raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
-
-
-def _check_judged(verdict: EarlyVerdict, sent: int) -> None:
-    judged = verdict.accepted + verdict.rejected
-    if verdict.accepted < 0 or not 1 <= judged <= sent:
-        raise ProtocolError(f"{sent} drafts sent", f"an early verdict on {judged}")
-
-
-def _check_replacement(replacement: Replacement, request: EdgeRequest) -> None:
-    """Check that what comes in the place of a draft is what the preset says."""
-    preset = request.preset
-    if not isinstance(replacement, payload_type(preset).kind):
-        state = f"rejection payloads '{preset.rejection_payload}'"
-        raise ProtocolError(state, f"a rejection that carries {type(replacement).__name__}")
-    if isinstance(replacement, FullPayload):
-        _check_shape(replacement.target_probs, request, "Committed")
-
-
-def _check_token(token: int, request: EdgeRequest, message: str) -> None:
-    if not 0 <= token < request.vocabulary_size:
-        state = f"vocabulary of {request.vocabulary_size}"
-        raise ProtocolError(state, message, f"has token {token}")
-
-
-def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
-    if probs.shape != (request.vocabulary_size,):
-        state = f"vocabulary of {request.vocabulary_size}"
-        raise ProtocolError(state, message, f"has a distribution of shape {probs.shape}")
-
-
-def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
-    """Check that the frame carries the hash of the committed text once it is applied."""
-    if committed.prefix_with(appended) != message.prefix_hash:
-        raise PrefixMismatch(len(committed) + len(appended))

@@ -19,11 +19,12 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource
-from tandem.specdec.edge import CommittedText, check_processes
+from tandem.specdec.checks import check_processes
 from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.specdec.resumable import Resumable
+from tandem.specdec.text import CommittedText
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
     Drafts,

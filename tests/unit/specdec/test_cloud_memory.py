@@ -12,10 +12,10 @@ import pytest
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.checks import check_committed
 from tandem.specdec.choices import Acceptance, CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import may_recall
-from tandem.specdec.edge import check_committed
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import CloudMessage, Committed, Open, Work
 from tandem.specdec.presets import Preset

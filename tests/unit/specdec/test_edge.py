@@ -12,7 +12,7 @@ from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import CloudDrafts, Control, Predraft, Schedule
-from tandem.specdec.edge import ALONE_CHUNK, CommittedText, EdgeMachine
+from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
 from tandem.specdec.events import (
     Commit,
     Drafted,
@@ -42,6 +42,7 @@ from tandem.specdec.messages import (
 from tandem.specdec.observers import Settled
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS
+from tandem.specdec.text import CommittedText
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (

@@ -13,7 +13,8 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors, Thinking
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.edge import EdgeMachine, check_opened
+from tandem.specdec.checks import check_opened
+from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.liveness import Phase
 from tandem.specdec.messages import CloudMessage, Committed, FullDistribution, Opened
 from tandem.specdec.presets import PRESETS, Preset
