@@ -191,7 +191,7 @@ async def test_late_and_repeated_drafts_are_dropped() -> None:
         refused = draft(((own[0] + 1) % VOCABULARY, 1))
         await peer.send(opening("coupled"), refused)
         committed = (await peer.answer("committed")).committed
-        assert (committed.accepted, committed.token_ids) == (0, [own[0]])
+        assert (committed.accepted, [*committed.token_ids]) == (0, own[:1])
         # A replay, and what had left before the verdict came: both are void, neither is an error.
         late = draft((2, 3), after=(*PROMPT, (own[0] + 1) % VOCABULARY, 1))
         await peer.send(refused, late, control("ping", nonce=77))
@@ -199,7 +199,7 @@ async def test_late_and_repeated_drafts_are_dropped() -> None:
         accepted = draft(own[1:4], after=(*PROMPT, own[0]))
         await peer.send(accepted)
         committed = (await peer.answer("committed")).committed
-        assert (committed.accepted, committed.token_ids) == (3, [own[4]])
+        assert (committed.accepted, [*committed.token_ids]) == (3, own[4:5])
         await peer.send(accepted, control("cancel"))
         ending = await peer.ending()
     assert ending.code == "OK"
