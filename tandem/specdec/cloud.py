@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import islice
 
 import numpy as np
@@ -100,6 +101,19 @@ _YIELD_WEIGHT = 0.2
 _PASSES_WITHOUT = 2
 """Passes in a row without a draft of the edge that do not say that it has stopped to draft: after a
 correction its next ones may take as long."""
+
+
+class State(StrEnum):
+    """What the cloud's machine is about; it is what follows from its text and its pass."""
+
+    IDLE = "idle"
+    """A pass may begin, if one is due."""
+    PASS = "pass"
+    """A pass is in flight. Drafts that arrive wait for the next one."""
+    NEEDS_RECOVERED = "needs_recovered"
+    """Nothing continues before the edge has drawn the token in the place of a rejected draft."""
+    ENDED = "ended"
+    """The answer is complete, or the edge is done with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +320,19 @@ class CloudMachine:
                 return CloudDrafting(context)
 
     @property
+    def state(self) -> State:
+        if self.ended or self.finished:
+            return State.ENDED
+        if self._in_flight is not None:
+            return State.PASS
+        return State.IDLE if self._to_draw_from is None else State.NEEDS_RECOVERED
+
+    @property
     def finished(self) -> bool:
         """True if the answer is complete: end of text, or its length limit."""
         if len(self.committed) >= self._length_limit:
             return True
         return len(self.committed) > self.committed.start and self.committed.last in self._eos
-
-    @property
-    def awaits_recovered(self) -> bool:
-        """True if nothing continues before the edge has drawn a recovered token."""
-        return self._to_draw_from is not None
 
     @property
     def kv_length(self) -> int:
@@ -452,7 +469,7 @@ class CloudMachine:
 
     def work(self) -> VerifyTask | None:
         """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
-        if self._in_flight or self.ended or self.finished or self.awaits_recovered:
+        if self.state is not State.IDLE:
             return None
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
         if self._tree is not None and len(unfed) < 2:
@@ -606,7 +623,7 @@ class CloudMachine:
         """Return what the draft model in the cloud is to do now, if anything: the same task until
         `drafted` is called with it, or until it is void and another one or none is due."""
         drafting = self._cloud_drafting
-        if drafting is None or self.ended or self.finished:
+        if drafting is None or self.state is State.ENDED:
             return None
         if not (drafting.prefilling or self._may_draft()):
             drafting.give_up()
@@ -641,7 +658,7 @@ class CloudMachine:
         """Return whether the cloud would decode alone now, and may draft before it does. The first
         pass has no drafts, since it computes the prompt meanwhile; but where the text depends on
         drafts, a resumed session has them where it had them before."""
-        if self._in_flight or self.awaits_recovered or self._tree is not None:
+        if self.state is not State.IDLE or self._tree is not None:
             return False
         if self._edge_goes_first() or self._leaves_drafting_to_edge:
             return False
@@ -783,10 +800,10 @@ class CloudMachine:
         Args:
             next_forced: the only token that a grammar leaves after the text as it is then; None
                 where it leaves several."""
-        if self.settings.drafts or self._in_flight or self._frontier is not None:
+        if self.settings.drafts or self._frontier is not None:
             return []
         base = len(self.committed)
-        while not (self.ended or self.finished) and (token_id := next_forced()) is not None:
+        while self.state is State.IDLE and (token_id := next_forced()) is not None:
             self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
         return self._committed_since(base)
 
@@ -884,7 +901,7 @@ class CloudMachine:
     def _judge_at_once(self) -> list[CloudMessage]:
         """Judge the first drafts by the distributions kept from earlier passes, if there are any.
         A rejection needs no pass; an acceptance waits for one, unless passes may be cut short."""
-        if self._frontier is None or not self._pending.ready or self._in_flight:
+        if self._frontier is None or not self._pending.ready or self.state is not State.IDLE:
             return []
         known = len(self._known)
         judge = self._judge(chain_steps(self._pending.first_ready()[:known]), bonus=False)
@@ -919,9 +936,9 @@ class CloudMachine:
         """Go on alone from the distribution that was kept for a draft, once that draft is void or
         came too late, and the edge asks for no further wait. Both ends would else wait for each
         other: the cloud for a draft, and the edge, which may draft no more, for a token."""
-        if self._frontier is None or self._pending or self._tree is not None or self._in_flight:
+        if self._frontier is None or self._pending or self._tree is not None:
             return []
-        if self.finished or not self._decodes_alone:
+        if self.state is not State.IDLE or not self._decodes_alone:
             return []
         target = self._frontier
         base = len(self.committed)

@@ -15,7 +15,7 @@ from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, extend_prefix
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.cloud import CloudMachine, CloudModel, State, check_open
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LostCloud
@@ -269,7 +269,7 @@ def test_a_distribution_is_sent_for_the_place_that_was_rejected() -> None:
         cloud = opened_cloud(SPLIT, seed=seed)
         cloud.receive(draft_after(cloud, (0, 0), probabilities=(1.0, 1.0)))
         pass_of(cloud)
-        if cloud.awaits_recovered:
+        if cloud.state is State.NEEDS_RECOVERED:
             break
     base = len(cloud.committed)
     ask = NeedFullDistribution(7, base, cloud.committed.prefix)

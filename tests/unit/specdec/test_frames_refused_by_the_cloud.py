@@ -13,7 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
-from tandem.specdec.cloud import CloudMachine, VocabularyMismatch
+from tandem.specdec.cloud import CloudMachine, State, VocabularyMismatch
 from tandem.specdec.messages import Drafts, EdgeMessage, NeedFullDistribution, Recovered
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled, tree
@@ -156,7 +156,7 @@ def check_bad_drafts(chosen: Preset, name: str, bad: BadDraft) -> None:
 
     def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
         nonlocal tried
-        if isinstance(message, Drafts) and not (cloud.finished or cloud.awaits_recovered):
+        if isinstance(message, Drafts) and cloud.state in (State.IDLE, State.PASS):
             check_refused(cloud, change(message), error, field)
             tried += 1
 
