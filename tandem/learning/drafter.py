@@ -14,7 +14,7 @@ import numpy as np
 
 from tandem.backends.interface import Engine, Session
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import Array, most_likely
+from tandem.core.probs import most_likely
 from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.learning.adaptation import adaptation_of
@@ -32,7 +32,7 @@ from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import ServedEngine
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Commit, EdgeRequest
+from tandem.specdec.events import Commit, Drafted, EdgeRequest
 from tandem.specdec.logprobs import check_logprobs_available
 from tandem.telemetry.metrics import Metrics
 
@@ -156,8 +156,8 @@ class AnswerLearning(AnswerHook):
         if (adapter := self.adapter) is not None:
             await self.thread.call(lambda: self.use(session, adapter.placed))
 
-    def on_target_probs(
-        self, position: int, payload: FullPayload | SparsePayload, draft_probs: Array
+    def on_drawn(
+        self, position: int, token_id: int, payload: FullPayload | SparsePayload, rejected: Drafted
     ) -> None:
         if isinstance(payload, FullPayload):
             ids = most_likely(payload.target_probs, MAX_PROBS).astype(np.int32)
@@ -166,7 +166,7 @@ class AnswerLearning(AnswerHook):
             ids, probs = payload.ids.astype(np.int32), payload.probs
         if len(ids):
             self._target_probs[position] = TargetProbs(
-                ids, probs.astype(np.float32), draft_probs[ids].astype(np.float32)
+                ids, probs.astype(np.float32), rejected.draft_probs[ids].astype(np.float32)
             )
 
     def on_commit(self, position: int, commit: Commit) -> None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tandem.backends.interface import Session
-from tandem.core.probs import Array
-from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.net.tenant import Tenant
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import ServedEngine
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeRequest
+from tandem.specdec.observers import EdgeObserver
 
 
-class AnswerHook:
-    """One answer of the drafter."""
+class AnswerHook(EdgeObserver):
+    """One answer of the drafter, of whose conversation it hears what other observers do."""
 
     __slots__ = ()
 
@@ -39,12 +38,6 @@ class AnswerHook:
 
     async def opened(self, session: Session) -> None:
         """The draft model's session is open, and holds nothing yet."""
-
-    def on_target_probs(
-        self, position: int, payload: FullPayload | SparsePayload, draft_probs: Array
-    ) -> None:
-        """A rejection told of the target distribution at a position, whose draft was drawn from
-        `draft_probs` [V]."""
 
     def on_commit(self, position: int, commit: Commit) -> None:
         """Tokens from a position of the whole text on are relayed to the caller."""

@@ -53,13 +53,12 @@ class EdgeRequest:
     def ignore_eos(self) -> bool:
         return self.params.ignore_eos
 
-    def opening(self, epoch: int, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
+    def opening(self, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
         """Return the frame that opens a stream at the committed text. `prompt_logprobs`: whether
         the log-probabilities of the prompt are still to come, if the request wants them."""
         wanted = self.params.prompt_logprobs and prompt_logprobs
         return Open(
             session=self.session,
-            epoch=epoch,
             base=len(committed),
             prefix_hash=committed.prefix,
             vocabulary_hash=self.vocabulary_hash,

@@ -115,7 +115,7 @@ def scripted() -> ScriptedEngine:
 
 def opening(**changes: Any) -> DecodingOpen:
     found = DecodingOpen(
-        SESSION, 0, 0, 0,
+        SESSION, 0, 0,
         prompt=PROMPT,
         committed_ids=(),
         documents=DOCUMENTS,
@@ -152,7 +152,7 @@ class AggregatorPeer:
         return opened  # type: ignore[no-any-return]
 
     async def send_target(self, *token_ids: int, last: bool = False) -> None:
-        frame = DecodingTarget(SESSION, 0, len(self.text), prefix_of(self.text), token_ids, last)
+        frame = DecodingTarget(SESSION, len(self.text), prefix_of(self.text), token_ids, last)
         self.text += token_ids
         await self.send(frame)
 
@@ -179,11 +179,11 @@ class AggregatorPeer:
         return (await self.call.code()).name, await self.call.details() or ""
 
     async def cancel(self) -> tuple[str, str]:
-        await self.send(Cancel(SESSION, 0, 0, 0))
+        await self.send(Cancel(SESSION, 0, 0))
         return await self.ending()
 
     async def ping(self, nonce: int) -> None:
-        await self.send(Ping(SESSION, 0, 0, 0, nonce=nonce))
+        await self.send(Ping(SESSION, 0, 0, nonce=nonce))
 
 
 @asynccontextmanager

@@ -104,7 +104,7 @@ async def test_a_bad_frame_ends_its_own_session_only(
     ):
         await bystander.open(message)
         await peer.open(message)
-        known = {"session": SESSION, "epoch": 0, "base": 6, "prefix_hash": prefix_of(peer.text)}
+        known = {"session": SESSION, "base": 6, "prefix_hash": prefix_of(peer.text)}
         await peer.send(DecodingTarget(**{**known, "token_ids": (5,), **changes}))
         found = await peer.ending()
         assert (found[0], found[1][: len(reason)]) == (code, reason)

@@ -101,7 +101,7 @@ class Verifier:
             )
             await call.write(frame)
             opened, first = (await call.read()).opened, await call.read()
-            yield opened.cached_tokens, tuple(first.tokens.token_ids)
+            yield opened.cached_tokens, tuple(first.committed.token_ids)
             await call.write(control("cancel", after=(*prompt, *committed)))
             await call.done_writing()
             # A stream that is torn off ends before what it leaves is kept; and the status comes

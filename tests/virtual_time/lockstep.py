@@ -275,6 +275,10 @@ class Lockstep:
     def _draft(self) -> None:
         for job in [job for job in self._drafting if job.due_turn <= self._turn]:
             self._hand_over(job)
+        self._draft_on()
+
+    def _draft_on(self) -> None:
+        """Begin the tasks that are due at the edge."""
         while (work := self.edge.work(0.0)) is not None:
             self._drafting.append(_Drafting(work, self._drafts(work), self._turn, self._pace.draft))
         while (task := self.edge.layers_work()) is not None:
@@ -371,12 +375,16 @@ class Lockstep:
             verification = self._judging[1]
             self._judging = None
             self._send_down(self.cloud.complete(verification, Work(verify_s=0.01)))
-        self._draft_in_cloud(self.cloud)
-        work = self.cloud.work()
+        self._begin_pass(self.cloud)
+
+    def _begin_pass(self, cloud: CloudMachine) -> None:
+        """Begin what is due in the cloud."""
+        self._draft_in_cloud(cloud)
+        work = cloud.work()
         if work:
-            verification = judgement_for(self._models, self.cloud, work)
+            verification = judgement_for(self._models, cloud, work)
             self._judging = (self._turn + self._pace.judge, verification)
-            self._speaking = self._early_verdicts(self.cloud, work)
+            self._speaking = self._early_verdicts(cloud, work)
 
     def _draft_in_cloud(self, cloud: CloudMachine) -> None:
         """Go on with what the cloud drafts itself. Computing a text takes no turn."""

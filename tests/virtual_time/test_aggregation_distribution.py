@@ -37,7 +37,7 @@ from tests.composed_presets import composed
 from tests.exact import fractions, outcome_probs
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import assert_sample, faults_of
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
+from tests.virtual_time.exact_models import NumberPerDecision
 from tests.virtual_time.two_sides import (
     Answer,
     Documents,

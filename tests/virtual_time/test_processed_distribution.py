@@ -19,8 +19,8 @@ from tandem.testing.simulation.simulated_drafts import ProbsOf
 from tests.exact import outcome_probs
 from tests.long_runs import LONG
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree
+from tests.virtual_time.exact_models import NumberPerDecision
 from tests.virtual_time.lockstep import Lockstep, Pace
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
 
 PROMPT = (1, 2)
 PROCESSORS = {

@@ -156,7 +156,7 @@ async def _first_draft(decoder: DocumentDecoder, texts: Sequence[str]) -> tuple[
 
 def _opening(texts: Sequence[str]) -> DecodingOpen:
     return DecodingOpen(
-        1, 0, 0, 0,
+        1, 0, 0,
         prompt="Question: what do these texts have in common?\nAnswer:",
         committed_ids=(),
         documents=tuple(ContextDocument(text, 0.1 * number) for number, text in enumerate(texts)),

@@ -417,7 +417,7 @@ def _one_sided(
         )
         raw = (
             EdgeCodec(size, preset.verify_settings)
-            .encode(request.opening(0, PrefixedTokens(request.prompt_ids)))
+            .encode(request.opening(PrefixedTokens(request.prompt_ids)))
             .SerializeToString()
         )
         opening = CloudCodec(model).decode(verifier_pb2.VerifyRequest.FromString(raw))

@@ -442,9 +442,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await checked.images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
-            machine = EdgeMachine(
-                edge_request, liveness, text.completes_stop, on_target_probs=hook.on_target_probs
-            )
+            machine = EdgeMachine(edge_request, liveness, text.completes_stop, observers=[hook])
             prefill = DraftPrefill(
                 machine=machine,
                 thread=self._thread,

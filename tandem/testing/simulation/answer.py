@@ -10,7 +10,7 @@ from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkShape, shape_from
 from tandem.netem.link_trace import LinkTrace
-from tandem.specdec.edge import EdgeStats
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
@@ -140,11 +140,11 @@ def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
 
 
 def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """Return accepted ÷ verified drafts, without those after a rejected one; None if none was
-    verified."""
+    """Return accepted ÷ settled drafts, without those after a rejected one; None if none was
+    settled."""
     accepted = sum(answer.stats.accepted for answer in answers)
-    rejections = sum(answer.rejections for answer in answers)
-    return accepted / (accepted + rejections) if accepted + rejections else None
+    rejected = sum(answer.stats.rejected for answer in answers)
+    return accepted / (accepted + rejected) if accepted + rejected else None
 
 
 def _check(question: Question, pair: SimulatedPair) -> None:

@@ -77,7 +77,6 @@ class SimulatedDecoder:
         self.drafts.append(token)
         return DecodingDraft(
             self._session,
-            0,
             position,
             prefix,
             token_id=token,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import LinkPair, LinkShape
 from tandem.netem.link_trace import LinkTrace
-from tandem.specdec.edge import EdgeMachine, EdgeStats
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import Commit, EdgeRequest, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage

@@ -11,7 +11,8 @@ from tandem.specdec.choices import Uplink
 from tandem.specdec.cloud import CloudModel
 from tandem.specdec.messages import (
     CloudMessage,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     EdgeMessage,
     FullDistribution,
@@ -19,13 +20,11 @@ from tandem.specdec.messages import (
     Opened,
     Pong,
     PromptLogprobs,
-    Tokens,
-    Verdict,
 )
 from tandem.specdec.presets import Preset
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 
-_DOWN = (Opened, Verdict, EarlyVerdict, Tokens, FullDistribution, GoingAway, Pong, PromptLogprobs)
+_DOWN = (Opened, Committed, EarlyVerdict, FullDistribution, GoingAway, Pong, PromptLogprobs)
 _BYTES = {"float32": 4, "float16": 2}
 
 
@@ -60,9 +59,10 @@ class WireSizes:
         if isinstance(message, _DOWN):
             size = self._cloud.encode(message).ByteSize() + self._padding(message)
             self.downlink_bytes += size
-            self.rejections += isinstance(message, Verdict) and message.rejected
-            if isinstance(message, Tokens):
-                self.cloud_rejections += message.accepted < message.work.drafts
+            if isinstance(message, Committed):
+                leaf = bool(message.path) and len(message.path) == len(self.preset.expansion)
+                self.rejections += message.refuses and not leaf
+                self.cloud_rejections += message.cloud_accepted < message.work.cloud_drafts
             return size
         size = self._edge.encode(message).ByteSize() + self._padding(message)
         self.uplink_bytes += size
@@ -72,11 +72,11 @@ class WireSizes:
         if self.padded_vocabulary is None:
             return 0
         added = self.padded_vocabulary - self.vocabulary_size
-        if isinstance(message, Draft) and self.preset.uplink is Uplink.FULL_DISTRIBUTIONS:
+        if isinstance(message, Drafts) and self.preset.uplink is Uplink.FULL_DISTRIBUTIONS:
             distributions = 0 if message.distributions is None else len(message.distributions)
             return distributions * added * _BYTES[self.preset.uplink_precision]
         if isinstance(message, FullDistribution):
             return added * _BYTES["float32"]
-        if isinstance(message, Verdict) and isinstance(message.outcome, FullPayload):
+        if isinstance(message, Committed) and isinstance(message.draw_from, FullPayload):
             return added * _BYTES["float32"]
         return 0

@@ -594,7 +594,6 @@ class DecodingRun:
             spelt = [each.text for each in text.spelt(target.token_ids[:count])[0]]
         return DecodingText(
             session=target.session,
-            epoch=0,
             base=target.base,
             prefix_hash=target.prefix_hash,
             text=final_text,

@@ -220,7 +220,6 @@ class DecoderMachine:
         position = len(self.committed) + len(self._drafts)
         frame = DecodingDraft(
             session=self.opening.session,
-            epoch=0,
             base=position,
             prefix_hash=self.committed.prefix_with(self._drafts),
             token_id=draft.token_id,

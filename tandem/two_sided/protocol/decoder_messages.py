@@ -110,9 +110,8 @@ class DecodingText(Frame):
 
 
 def frame_header(session: int, text: PrefixedTokens) -> FrameHeader:
-    """Return the fields of a frame at the end of a text. The prefix hash says what it is about:
-    here no frame counts epochs."""
-    return {"session": session, "epoch": 0, "base": len(text), "prefix_hash": text.prefix}
+    """Return the fields of a frame at the end of a text."""
+    return {"session": session, "base": len(text), "prefix_hash": text.prefix}
 
 
 DecodeRequestMessage = DecodingOpen | DecodingTarget | Cancel | Ping

@@ -143,7 +143,6 @@ class AggregationRequest:
         drafting = local_drafting(self.preset, self.sampling)
         return DecodingOpen(
             session=self.session,
-            epoch=0,
             base=0,
             prefix_hash=0,
             prompt=prompt,
@@ -176,7 +175,6 @@ class CollaborationOpen(Frame):
         """Fields that the answers to the opening carry."""
         return {
             "session": self.session,
-            "epoch": 0,
             "base": self.base,
             "prefix_hash": self.prefix_hash,
         }

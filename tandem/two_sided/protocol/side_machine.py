@@ -19,11 +19,12 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource
-from tandem.specdec.edge import CommittedText, check_processes
+from tandem.specdec.checks import check_processes
 from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.specdec.resumable import Resumable
+from tandem.specdec.text import CommittedText
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
     Drafts,
@@ -355,7 +356,6 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._counters.committed(len(token_ids), unverified)
         target = DecodingTarget(
             session=self.request.session,
-            epoch=0,
             base=batch.base,
             prefix_hash=batch.prefix,
             token_ids=token_ids,
@@ -471,7 +471,6 @@ class DraftSender:
         trips = self._counters.trips
         return SideDraftFrame(
             session=self._request.session,
-            epoch=0,
             base=draft.base,
             prefix_hash=draft.prefix_hash,
             token_id=draft.token_id,
@@ -509,7 +508,6 @@ def target_frames(
         token_sources = token_sources[:1] * len(token_ids)  # one side's, all of them
     target = TargetFrame(
         session=request.session,
-        epoch=0,
         base=base,
         prefix_hash=prefix,
         token_ids=token_ids,

@@ -55,7 +55,6 @@ def decode_frame(frame: Any, parts: Sequence[FramePart]) -> Any:
     rest = part.read(proto)
     return part.kind(
         session=frame.session,
-        epoch=0,
         base=frame.base,
         prefix_hash=frame.prefix,
         **same_fields(proto, part.same),

@@ -12,7 +12,8 @@ from lab.analysis.lost_mass import (
     top_k_bias,
 )
 from tandem.core.probs import Truncation, truncate
-from tests.virtual_time.test_exact_distribution import CUT_BIAS, MODELS, TOP_K_BIAS
+from tests.virtual_time.exact_models import MODELS
+from tests.virtual_time.test_exact_distribution import CUT_BIAS, TOP_K_BIAS
 
 
 def test_the_cut_mass_is_what_truncation_leaves_out() -> None:

@@ -98,9 +98,9 @@ def test_what_the_cloud_reads_is_what_went_through_the_codec() -> None:
     probs = DraftHead(np.array([3, 4, 5]), np.array([0.5, 0.25, 0.125]), rest_id=9)
     frames = opened_frames("dragon")
     for message in (
-        SideDraftFrame(1, 0, 2, 0, token_id=4, probs=probs, log_mass=0.0, committed=2),
-        SideDraftFrame(1, 0, 2, 0, token_id=5, probs=probs, log_mass=0.0, committed=2),
-        TargetFrame(1, 0, 2, 0, token_ids=(7, 8)),
+        SideDraftFrame(1, 2, 0, token_id=4, probs=probs, log_mass=0.0, committed=2),
+        SideDraftFrame(1, 2, 0, token_id=5, probs=probs, log_mass=0.0, committed=2),
+        TargetFrame(1, 2, 0, token_ids=(7, 8)),
     ):
         before = frames.bytes
         frames.size_of(message)
@@ -115,7 +115,7 @@ def test_what_the_cloud_reads_is_what_went_through_the_codec() -> None:
 
 def test_a_coupled_draft_names_no_other_token() -> None:
     frames = opened_frames("dragon-coupled")
-    frames.size_of(SideDraftFrame(1, 0, 2, 0, token_id=4, probs=None, log_mass=0.0, committed=2))
+    frames.size_of(SideDraftFrame(1, 2, 0, token_id=4, probs=None, log_mass=0.0, committed=2))
     frames.sent_by_device()
     assert (frames.crossed.drafts, frames.crossed.listed) == ({2: {4}}, {})
 

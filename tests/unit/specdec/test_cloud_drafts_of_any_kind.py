@@ -15,7 +15,7 @@ from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH, tries_after
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Tokens, Verdict, Work
+from tandem.specdec.messages import CloudMessage, Committed, Work
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for
@@ -79,9 +79,9 @@ def draft(cloud: CloudMachine, *token_ids: int) -> None:
     cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.001)
 
 
-def tokens_of(messages: list[CloudMessage]) -> Tokens:
+def tokens_of(messages: list[CloudMessage]) -> Committed:
     (tokens,) = messages
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     return tokens
 
 
@@ -111,7 +111,7 @@ def test_with_a_draft_model_it_drafts_as_many_as_pay() -> None:
     assert task_of(cloud).count == 4
     draft(cloud, *RIGHT[1:5])
     tokens = tokens_of(pass_of(cloud))
-    assert (tokens.token_ids, tokens.accepted) == (RIGHT[1:6], 4)
+    assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:6], 4)
 
 
 def repeating(length: int = 12) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def test_a_few_drafts_of_an_edge_wait_for_more_of_the_cloud_that_are_faster() ->
     assert cloud.work() is None, "its own are on their way"
     draft(cloud, *RIGHT[1:5])
     tokens = tokens_of(pass_of(cloud))
-    assert (tokens.accepted, tokens.epoch) == (4, 0)
+    assert tokens.cloud_accepted == 4
 
 
 def test_drafts_of_an_edge_that_are_there_go_before_those_that_take_time() -> None:
@@ -187,7 +187,7 @@ def test_drafts_of_an_edge_that_are_there_go_before_those_that_take_time() -> No
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     assert verdict.accepted == 3
     assert 0 < task.count <= 4
 
@@ -197,7 +197,7 @@ def test_an_edge_that_asks_the_cloud_to_wait_is_waited_for() -> None:
     cloud = Verifier().begun()
     cloud.receive(draft_after(cloud, (*RIGHT[1:4],), hold=True))
     messages = pass_of(cloud)
-    assert isinstance(messages[0], Verdict)
+    assert isinstance(messages[0], Committed)
     assert cloud.draft_task() is None
     assert cloud.work() is None
 
@@ -209,7 +209,7 @@ def test_where_others_share_the_passes_it_leaves_drafting_to_an_edge_that_drafts
     assert cloud.draft_task() is not None, "nor more than a first look"
     cloud.receive(draft_after(cloud, RIGHT[3:6], pending=RIGHT[1:3]))
     assert cloud.draft_task() is None
-    assert isinstance(pass_of(cloud)[0], Verdict)
+    assert isinstance(pass_of(cloud)[0], Committed)
     drafted_after = []
     for _ in range(4):
         drafted_after.append(cloud.draft_task() is not None)

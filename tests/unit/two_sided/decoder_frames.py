@@ -37,7 +37,7 @@ SESSION = 9
 
 def opening(**changes: Any) -> DecodingOpen:
     found = DecodingOpen(
-        SESSION, 0, 0, 0,
+        SESSION, 0, 0,
         prompt=PROMPT,
         committed_ids=(),
         documents=tuple(ContextDocument("text", relevance) for relevance in RELEVANCES),
@@ -98,5 +98,5 @@ class Engine:
 
 def target(decoder: DecoderMachine, *token_ids: int, **changes: Any) -> DecodingTarget:
     committed = decoder.committed
-    frame = DecodingTarget(SESSION, 0, len(committed), committed.prefix, token_ids)
+    frame = DecodingTarget(SESSION, len(committed), committed.prefix, token_ids)
     return replace(frame, **changes)

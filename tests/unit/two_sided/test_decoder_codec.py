@@ -32,7 +32,7 @@ from tandem_api.common.v1.sampling_pb2 import TokenIds
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 
 V = 300
-HEAD = (7, 0, 11, 2**63 + 5)
+HEAD = (7, 11, 2**63 + 5)
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
 HEADED = LocalProbs(payload=ProbsPayload.HEAD, head=64)
 OPEN = DecodingOpen(

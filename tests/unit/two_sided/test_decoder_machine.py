@@ -290,12 +290,12 @@ def test_another_text_leads_out_of_a_dead_end() -> None:
 
 def test_pings_and_cancel() -> None:
     decoder = machine()
-    (pong,) = decoder.receive(Ping(SESSION, 0, 3, decoder.committed.prefix, nonce=5))
-    assert pong == Pong(SESSION, 0, 3, decoder.committed.prefix, nonce=5)
-    decoder.receive(Cancel(SESSION, 0, 0, 0))
+    (pong,) = decoder.receive(Ping(SESSION, 3, decoder.committed.prefix, nonce=5))
+    assert pong == Pong(SESSION, 3, decoder.committed.prefix, nonce=5)
+    decoder.receive(Cancel(SESSION, 0, 0))
     assert decoder.phase is DecoderPhase.ENDED
     with pytest.raises(ProtocolError, match="Ping in state ended"):
-        decoder.receive(Ping(SESSION, 0, 0, 0, nonce=5))
+        decoder.receive(Ping(SESSION, 0, 0, nonce=5))
 
 
 def test_at_temperature_0_the_distributions_are_whole() -> None:

@@ -35,7 +35,7 @@ from tandem.two_sided.protocol.presets import (
     ProbsPayload,
 )
 from tests.exact import ExactRandom, fractions, outcome_probs
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
+from tests.virtual_time.exact_models import NumberPerDecision
 
 HEADED = [
     *("dragon", "dragon-device", "drdg-tw", "drdg-sw"),

@@ -79,7 +79,6 @@ def test_a_session_at_a_decoder_opens_with_all_that_the_request_says() -> None:
     found = REQUEST.decoding_opening(Side.CLOUD, prompt="a question", documents=TEXTS)
     assert found == DecodingOpen(
         session=7,
-        epoch=0,
         base=0,
         prefix_hash=0,
         prompt="a question",
@@ -118,7 +117,6 @@ def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
     found = REQUEST.opening(committed, 0.25)
     assert found == CollaborationOpen(
         session=7,
-        epoch=0,
         base=5,
         prefix_hash=prefix(1, 2, 3, 8, 9),
         request=replace(REQUEST, committed_ids=(8, 9)),
@@ -127,7 +125,6 @@ def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
     assert found.document_kv is None
     assert found.answer_header == {
         "session": 7,
-        "epoch": 0,
         "base": 5,
         "prefix_hash": prefix(1, 2, 3, 8, 9),
     }
@@ -141,22 +138,22 @@ def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> N
 
 
 def test_what_a_frame_says_by_saying_nothing() -> None:
-    opened = CollaborationOpened(1, 0, 2, 9, log_mass=0.0, max_tokens=4)
+    opened = CollaborationOpened(1, 2, 9, log_mass=0.0, max_tokens=4)
     assert (opened.documents, opened.document_tokens) == (0, 0)
     assert (opened.texts, opened.processes) == ((), False)
-    draft = SideDraftFrame(1, 0, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
+    draft = SideDraftFrame(1, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
     assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
-    target = TargetFrame(1, 0, 2, 9, token_ids=(3,))
+    target = TargetFrame(1, 2, 9, token_ids=(3,))
     assert (target.hands_over, target.token_sources) == (False, ())
-    wanted = DocumentRequest(1, 0, 2, 9, index=0)
+    wanted = DocumentRequest(1, 2, 9, index=0)
     assert (wanted.in_conversation, wanted.joined) == (False, False)
     document = ContextDocument("text", 1.0)
     assert (document.imported, document.in_conversation) == (False, False)
     asked = opening()
     assert (asked.wants_text, asked.wants_token_texts, asked.joined) == (False, False, False)
     assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
-    assert not DecodingTarget(1, 0, 2, 9, (3,)).last
-    older = DecodingOpened(1, 0, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
+    assert not DecodingTarget(1, 2, 9, (3,)).last
+    older = DecodingOpened(1, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
     assert (older.processes, older.document_tokens) == (False, ())
 
 
@@ -196,7 +193,6 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
     found = decoder(committed_ids=(4,), ahead=3).opened()
     assert found == DecodingOpened(
         session=9,
-        epoch=0,
         base=4,
         prefix_hash=prefix(*PROMPT, 4),
         model_name="m",
@@ -214,7 +210,7 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
 
 def test_a_decoder_that_goes_says_where_its_text_ends() -> None:
     machine = decoder(committed_ids=(4, 5))
-    assert machine.going_away(2.5) == GoingAway(9, 0, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
+    assert machine.going_away(2.5) == GoingAway(9, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
 
 
 def test_a_draft_goes_with_what_is_known_of_it() -> None:
@@ -226,7 +222,6 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
     found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), 0.25)
     assert found == DecodingDraft(
         session=9,
-        epoch=0,
         base=5,
         prefix_hash=prefix(*PROMPT, 4, 6),
         token_id=7,
@@ -239,13 +234,12 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
 
 def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> None:
     machine = device("dragon placement=cloud")
-    machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
+    machine.receive(Ping(1, 2, prefix_after(()), nonce=1), 1.0)
     known = DraftHead(np.array([0]), np.array([1.0]))
     drafted = own(token=3, probs=known, log_mass=0.5, decode_s=0.25)
     (sent,) = told(machine.drafted(drafted, 3.5), SideDraftFrame)
     assert sent == SideDraftFrame(
         session=1,
-        epoch=0,
         base=2,
         prefix_hash=prefix_after(()),
         token_id=3,
@@ -264,7 +258,6 @@ def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
         ToPeer(
             CollaborationOpened(
                 session=1,
-                epoch=0,
                 base=2,
                 prefix_hash=prefix_after(()),
                 log_mass=1.5,
@@ -282,7 +275,6 @@ def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
     assert outputs[0] == ToPeer(
         TargetFrame(
             session=1,
-            epoch=0,
             base=2,
             prefix_hash=prefix_after(()),
             token_ids=(0,),
@@ -291,9 +283,7 @@ def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
         )
     )
     assert outputs[1] == ToDecoder(
-        DecodingTarget(
-            session=1, epoch=0, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False
-        )
+        DecodingTarget(session=1, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False)
     )
 
 
@@ -301,14 +291,14 @@ def test_what_ends_a_stream_says_where_the_text_ends() -> None:
     machine = device()
     machine.drafted(own(), 0.0)
     machine.receive(frame(), 0.0)
-    assert told(machine.cancel(), Cancel) == [Cancel(1, 0, 3, prefix_after((0,)))]
+    assert told(machine.cancel(), Cancel) == [Cancel(1, 3, prefix_after((0,)))]
 
 
 def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
     machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
     assert machine.peer_opened is None
     machine.connect(0.0)
-    said = CollaborationOpened(1, 0, 2, prefix_after(()), log_mass=0.0, max_tokens=4, documents=2)
+    said = CollaborationOpened(1, 2, prefix_after(()), log_mass=0.0, max_tokens=4, documents=2)
     machine.receive(said, 0.0)
     assert machine.peer_opened is said
 
@@ -340,7 +330,7 @@ def test_a_longer_list_is_asked_for_where_the_text_ends() -> None:
         cloud(preset=preset, sampling=greedy).drafted(own(probs=flat), 0.0), SideDraftFrame
     )
     outputs = machine.receive(short, 0.0)
-    assert outputs == [ToPeer(Fetch(1, 0, 2, prefix_after(()), count=8))]
+    assert outputs == [ToPeer(Fetch(1, 2, prefix_after(()), count=8))]
 
 
 def test_no_documents_are_a_plain_sequence_of_no_weight() -> None:

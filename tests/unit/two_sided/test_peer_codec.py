@@ -38,7 +38,7 @@ from tests.composed_presets import composed
 DEVICE = generation_pb2.TOKEN_SOURCE_DEVICE
 UNSPECIFIED = generation_pb2.TOKEN_SOURCE_UNSPECIFIED
 V = 300
-HEAD = (7, 0, 11, 2**63 + 5)
+HEAD = (7, 11, 2**63 + 5)
 # float32 numbers, as the wire has them.
 OPEN = CollaborationOpen(
     *HEAD,

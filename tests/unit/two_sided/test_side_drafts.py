@@ -39,7 +39,7 @@ LISTED = TopList(np.array([0]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
 def decided(machine: SideMachine, *token_ids: int) -> None:
     """The other side's word on what follows the committed text."""
     committed = machine.committed
-    target = TargetFrame(1, 0, len(committed), committed.prefix, token_ids)
+    target = TargetFrame(1, len(committed), committed.prefix, token_ids)
     machine.receive(target, 0.0)
 
 
@@ -77,7 +77,7 @@ def test_a_decided_draft_is_fetched_until_the_other_side_is_past_it() -> None:
     assert tokens(machine.receive(frame(probs=LISTED), 0.0)) == [0]
 
     def fetched(answer: tuple[int, ...], text: tuple[int, ...] | None = None) -> list[int]:
-        asked = Fetch(1, 0, 2 + len(answer), head(answer if text is None else text), count=3)
+        asked = Fetch(1, 2 + len(answer), head(answer if text is None else text), count=3)
         frames = told(machine.receive(asked, 0.0), SideDraftFrame)
         return [len(each.probs.ids) for each in frames]
 
@@ -180,9 +180,9 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
     machine = SideMachine(Side.DEVICE, request_for("drdg-sw"), log_mass=0.0)
     machine.connect(0.0)
     assert machine.receive(frame(), 0.0) == []
-    assert machine.receive(Fetch(1, 0, 2, head(()), count=3), 0.0) == []
+    assert machine.receive(Fetch(1, 2, head(()), count=3), 0.0) == []
     with pytest.raises(ProtocolError, match="this side decides"):
-        machine.receive(TargetFrame(1, 0, 2, head(()), (0,)), 0.0)
+        machine.receive(TargetFrame(1, 2, head(()), (0,)), 0.0)
     assert machine.queued == (0, 0)
     assert machine.aggregation_side is None
 
@@ -190,7 +190,7 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
 def test_what_is_told_beyond_the_end_of_the_answer_is_not_committed() -> None:
     machine = device("dragon placement=cloud", max_tokens=3)
     sources = (TokenSource.CLOUD, TokenSource.BOTH, TokenSource.DEVICE, TokenSource.RECOVERED)
-    target = TargetFrame(1, 0, 2, head(()), (0, 1, 2, 3), token_sources=sources)
+    target = TargetFrame(1, 2, head(()), (0, 1, 2, 3), token_sources=sources)
     outputs = machine.receive(target, 0.0)
     assert (tokens(outputs), token_sources(outputs)) == ([0, 1, 2], [*sources[:3]])
     assert outputs[-1] == Finish(FinishReason.LENGTH)
