@@ -70,9 +70,6 @@ class Capabilities:
     """Nor does it change a bit how a sequence is cut into passes: a row alone has the logits that
     it has among others. Then the text is the target's bit for bit, whatever was drafted. An engine
     that has it has `same_bits` too."""
-    skips: bool = False
-    """Passes may do without the model, or feed it what an earlier one left out: what one took says
-    nothing of the next."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -390,6 +387,8 @@ class EngineDefaults:
     layer_count: int = 0
     hidden_size: int = 0
     exit_temperatures: tuple[float, ...] = ()
+    inner: Engine | None = None
+    """The engine that this one wraps, if it does."""
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
         raise FailedPrecondition("this back end cannot fork sessions")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from tandem.backends.adaptation import adaptation_of
 from tandem.backends.interface import (
     CachesPrefixes,
     Engine,
@@ -63,7 +62,6 @@ class SlidingWindowEngine(WrappedEngine):
         self.kv_copies = engine.kv_copies
         self.exit_depths = engine.exit_depths
         self.exit_temperatures = engine.exit_temperatures
-        self.adaptation = adaptation_of(engine)
         self._longest = sys.maxsize
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:

@@ -40,6 +40,7 @@ class WrappedEngine(EngineDefaults, ABC):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.inner = engine
         self.model_name = engine.model_name
         self.vocabulary_size = engine.vocabulary_size
         self.vocabulary_hash = engine.vocabulary_hash

@@ -9,7 +9,6 @@ from itertools import accumulate
 import torch
 from transformers import PreTrainedModel
 
-from tandem.backends.adaptation import Adaptation
 from tandem.backends.interface import (
     Capabilities,
     EngineDefaults,
@@ -26,7 +25,6 @@ from tandem.backends.request_checks import (
     check_sessions,
     own_session,
 )
-from tandem.backends.torch.adapter_training import LEAST_TOKENS, LlamaAdaptation
 from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
 from tandem.backends.torch.kv_cache import KvPool, KvSession
@@ -118,13 +116,16 @@ class HuggingFaceEngine(EngineDefaults):
             )
         elif early:
             generic.read(early)
-        self.adaptation: Adaptation | None = None
-        learns = single_rows and bits is None and not first_layers
-        if learns and isinstance(self._run, LlamaForward):
-            windows = [layer.window for layer in layers if layer.window]
-            sees = min([self.context_length, *windows])
-            if sees >= LEAST_TOKENS:
-                self.adaptation = LlamaAdaptation(self._run, self._like, sees)
+        self.trainable: LlamaForward | None = None
+        """The pass of a draft, through which gradients go to products of a session's own: neither
+        quantised nor a part of the model."""
+        if (
+            single_rows
+            and bits is None
+            and not first_layers
+            and isinstance(self._run, LlamaForward)
+        ):
+            self.trainable = self._run
         self._pool = KvPool(layers, dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         self.kv_files = self.kv_copies = TorchKvFiles(self._pool)
@@ -167,12 +168,13 @@ class HuggingFaceEngine(EngineDefaults):
         self, batch: Sequence[ForwardRequest], sessions: Sequence[KvSession]
     ) -> list[list[int]]:
         """Return the indices of the requests that share each pass: those that begin with the same
-        layer and have the same adapter. Where weights are laid out for single rows, few and many
-        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        layer and multiply by the same products. Where weights are laid out for single rows, few and
+        many rows are multiplied differently, so that a prompt must not share one with single
+        tokens."""
         passes = dict[tuple[int, bool, int], list[int]]()
         for number, (request, session) in enumerate(zip(batch, sessions, strict=True)):
             few = self._single_rows and len(request.token_ids) <= FEW_ROWS
-            key = (request.first_layer, few, id(session.adapter))
+            key = (request.first_layer, few, id(session.products))
             passes.setdefault(key, []).append(number)
         return list(passes.values())
 

@@ -17,10 +17,10 @@ from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
+from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.recalled_text import RecallTally, Recollection
+from tandem.specdec.proposers import TextDrafts
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
-from tandem.specdec.text_drafts import TextDrafts
 from tandem.specdec.text_memory import TextMemory
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
@@ -208,14 +208,14 @@ def test_of_a_judged_tree_the_path_is_kept() -> None:
 
 def remembering(*texts: tuple[int, ...]) -> TextDrafts:
     """What a memory proposes after (7, 1, 2) that was always right."""
-    memory, tally = TextMemory(quota=1000), RecallTally()
+    memory, hit_rates = TextMemory(quota=1000), HitRates()
     for text in texts:
         memory.learn(text, ())
         for length in (3, 5, 8):
             for _ in range(100):
-                tally.add(length, 1.0, True)
-    source = Recollection.of((7, 1, 2), V, memory.blocks, tally)
-    return TextDrafts(recall=source.begin())
+                hit_rates.add(length, 1.0, True)
+    source = NgramTexts.of((7, 1, 2), V, memory.index, hit_rates)
+    return TextDrafts((source.begin(),), V)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
