@@ -117,9 +117,9 @@ class WrappedEngine(EngineDefaults, ABC):
     ) -> Session:
         """Return a new session around one that `open_inner(capacity, spare)` returns."""
 
+    @abstractmethod
     def _room_of_fork(self, source: WrappedSession, capacity: int) -> int:
         """Return the capacity of the inner session of a fork for `capacity` tokens."""
-        return capacity
 
     def _own(self, session: Session) -> WrappedSession | None:
         """Return the session; None for one of the wrapped engine, whose requests are passed on."""

@@ -133,9 +133,14 @@ class LlamaCppEngine(EngineDefaults):
         for number, token in enumerate(request.token_ids):
             if cancelled():
                 raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
-            position = session.length + number
-            kept = np.array([number >= first_kept])
-            rows.append(self._context.feed([token], [position], [[session.sequence]], kept))
+            rows.append(
+                self._context.feed(
+                    token_ids=[token],
+                    positions=[session.length + number],
+                    sequences=[[session.sequence]],
+                    wanted=np.array([number >= first_kept]),
+                )
+            )
         return np.concatenate(rows)
 
     def _feed_together(
@@ -158,7 +163,12 @@ class LlamaCppEngine(EngineDefaults):
                 raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
             part = slice(start, start + step)
             rows.append(
-                self._context.feed(token_ids[part], positions[part], sequences[part], kept[part])
+                self._context.feed(
+                    token_ids=token_ids[part],
+                    positions=positions[part],
+                    sequences=sequences[part],
+                    wanted=kept[part],
+                )
             )
         logits = rows[0] if len(rows) == 1 else np.concatenate(rows)
         logits = logits[:, : self.vocabulary_size]
