@@ -190,7 +190,6 @@ class SimulatedSession:
             model,
             budget=verifier.budget,
             draft_budget=verifier.draft_budget,
-            lookup_budget=verifier.lookup_budget,
             has_draft_model=verifier.offers_drafts,
         )
         self._leave_verifier()

@@ -122,7 +122,6 @@ class SimulatedVerifier:
         """What a verifier measures when it starts."""
         self.budget = PassBudget(row_share=self.row_share)
         self.draft_budget = CloudDraftBudget(self.budget)
-        self.lookup_budget = CloudDraftBudget(self.budget)
         self.offers_drafts = offers_drafts
         self._cloud_draft_s = cloud_draft_s
         self._served: list[ServedSession] = []

@@ -60,7 +60,8 @@ class Proposer(Protocol):
 class Source(Protocol):
     """What one answer may be drafted from."""
 
-    vocabulary_size: int
+    @property
+    def vocabulary_size(self) -> int: ...
 
     def begin(self) -> Proposer:
         """Return what is proposed after the prompt."""
@@ -123,6 +124,11 @@ class TextDrafts:
             return self
         bar = min(SUREST_MODEL, max(LEAST_CHANCE, acceptance_rate))
         return self if bar == self.bar else replace(self, bar=bar)
+
+    def however_sure(self) -> TextDrafts:
+        """Return the same for who weighs chances himself: any token is proposed, while it is not
+        unlikely that all before it stand."""
+        return replace(self, bar=0.0)
 
     def row(self, most: int) -> list[Proposed]:
         """Return the tokens in a row that are proposed, `most` at most."""
