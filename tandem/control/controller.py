@@ -23,6 +23,10 @@ from tandem.control.draft_window import chunk_budget_s, schedule_for
 from tandem.control.estimates import NO_WARM_START, Estimates, RecentTime, WarmStart
 from tandem.control.schedule import CLOUD_DRAFTS, Control, Schedule, cloud_alone
 
+_ONE_IN = 8
+"""Where the schedule is fixed, one answer in so many is measured after the first ones: only for the
+requests that come after this one."""
+
 
 class PassCost(Protocol):
     """The cost of a pass as an answer of the cloud states it; see `specdec.messages.Work`."""
@@ -289,7 +293,7 @@ class Controller:
         self._tokens += tokens
         gap_s = now - self._last_s if self._last_s is not None else None
         self._last_s = now
-        if work.verify_s > 0:
+        if self.on and work.verify_s > 0:
             self.estimates.sharing.add(work.batch_size, now)
         if not self._settles and self.schedule == self._plan.schedule:
             self._measure(tokens, gap_s, work, now)
@@ -311,6 +315,9 @@ class Controller:
             before = self.spent.get(self._kind, (0, 0.0))
             self.spent[self._kind] = before[0] + tokens, before[1] + gap_s
         if work.verify_s <= 0 or work.target_passes == 1:
+            return
+        passes = work.target_passes
+        if not self.on and passes > self._config.readings and passes % _ONE_IN:
             return
         self.estimates.passed(work.verify_s, work.drafts, now, busy=self._plan.busy)
         if work.drafts:

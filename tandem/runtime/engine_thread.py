@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,13 +39,9 @@ from tandem.runtime.chunked_prefill import CHUNKS_ALONE, ChunkRows, PrefillTurns
 from tandem.runtime.coming_jobs import ComingJobs
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
-    Closing,
     Done,
     GroupJob,
-    Job,
     JobHandle,
-    SingleJob,
-    overdue_of,
     settle,
 )
 from tandem.runtime.loop_notifier import LoopNotifier
@@ -56,6 +52,14 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 Result = TypeVar("Result")
+
+
+class Closing(Protocol):
+    """What is opened on the engine's thread."""
+
+    def close(self) -> None: ...
+
+
 Opened = TypeVar("Opened", bound=Closing)
 
 
@@ -74,21 +78,19 @@ class _Aside:
     due_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class _Batch:
-    """The jobs of one pass. `shares_chunk`: a chunk of a long prompt is among it, beside others'
-    requests."""
+    """The jobs of one pass, and their requests. `shares_chunk`: a chunk of a long prompt is among
+    it, beside others' requests."""
 
-    jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]]
-    shares_chunk: bool = False
-
-    @property
-    def requests(self) -> list[ForwardRequest]:
-        return [request for _, requests in self.jobs for request in requests]
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(request.token_ids) for request in self.requests)
+    def __init__(
+        self,
+        jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]],
+        shares_chunk: bool = False,
+    ) -> None:
+        self.jobs = jobs
+        self.shares_chunk = shares_chunk
+        self.requests = [request for _, requests in jobs for request in requests]
+        self.tokens = sum(len(request.token_ids) for request in self.requests)
 
 
 class EngineThread:
@@ -149,13 +151,9 @@ class EngineThread:
         """Submitted jobs that have not been read yet."""
         return self._inbox.qsize()
 
-    def submit(self, job: Job[Result], low_priority: bool = False) -> JobHandle[Result]:
+    def submit(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
         """Hand a job over; its handle's future brings the result, or the job's own error. Jobs of
         `low_priority` take their logits once the others' results are delivered."""
-        return self.submit_group(SingleJob(job), low_priority)
-
-    def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
-        """Submit like `submit`; all requests of the job are in the same pass."""
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunks.rows)
         self._submitted += 1
         # The thread never looks at the result's type.
@@ -376,10 +374,11 @@ class EngineThread:
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
         watchdog = self._watchdog
+        handles = [handle for handle, _ in batch.jobs]
 
-        def cancelled() -> bool:
+        def cancelled() -> bool:  # asked with every layer, and mostly of one job alone
             watchdog.progressed(time.monotonic())
-            return all(handle.cancelled for handle, _ in batch.jobs)
+            return handles[0].cancelled and all(handle.cancelled for handle in handles)
 
         watchdog.began(batch.tokens, time.monotonic())
         logits = self.engine.forward(batch.requests, cancelled)
@@ -478,7 +477,7 @@ class EngineThread:
                 self._active.append(aside.handle)
                 self._take_one(aside.handle, aside.logits)
             elif now >= aside.due_s:
-                self._end(aside.handle, overdue_of(aside.handle.job))
+                self._end(aside.handle, aside.handle.job.overdue())
             else:
                 continue
             self._notifier.send()

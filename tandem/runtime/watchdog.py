@@ -89,7 +89,8 @@ class Watchdog:
         """Record the end of a layer, or of what follows the last one."""
         # By the clock, but no longer than the ticks saw: those of a paused process count little.
         silence_s = min(now - self._signed_s, self._silent_s + LATE_TICK_S)
-        self._longest_s = max(self._longest_s, silence_s)
+        if silence_s > self._longest_s:
+            self._longest_s = silence_s
         self._signed_s = now
         self._signs += 1
 

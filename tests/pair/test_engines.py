@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.lossless import LosslessPlan, check_presets
 from tandem.backends.model_source import AUTO
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
+from tandem.testing.lossless import LosslessPlan, check_presets
 from tests.long_runs import LONG
 from tests.pair.test_text_equality import prompts
 from tools.write_gguf import write_gguf

@@ -10,7 +10,6 @@ from typing import cast
 
 import numpy as np
 
-from lab.simulation.simulated_cloud_drafts import draw
 from tandem.core.ngram_index import NgramIndex
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
@@ -43,6 +42,7 @@ from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import TextDrafts
 from tandem.specdec.text_memory import TextMemory
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
+from tandem.testing.simulation.simulated_cloud_drafts import draw
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"
@@ -125,15 +125,14 @@ def contexts_of(cloud: CloudMachine, work: VerifyTask) -> list[TokenIds]:
 
 
 def cloud_drafts(models: ModelPair, cloud: CloudMachine, task: DraftTask) -> list[Drafted]:
-    """What a draft model of the cloud itself makes of a task."""
+    """What the draft model makes of a task of the cloud itself."""
     if not task.count:
         return []
     context = (*cloud.committed.since(0)[: task.keep], *task.token_ids)
     assert context == cloud.committed.since(0), "the draft KV holds the text"
-    probs_of = models.cloud_draft_probs or models.draft_probs
     drafts: list[Drafted] = []
     while len(drafts) < task.count:
-        drafts.append(draw(cloud, probs_of, context))
+        drafts.append(draw(cloud, models.draft_probs, context))
         if drafts[-1].token_id in task.ends:
             break
         context = (*context, drafts[-1].token_id)

@@ -17,7 +17,7 @@ from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.batching_delay import BatchingDelay
-from tandem.runtime.engine_jobs import Done
+from tandem.runtime.engine_jobs import Done, Job
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
@@ -65,7 +65,7 @@ class Watched:
         assert begun, "no pass began"
 
 
-class Steps:
+class Steps(Job[list[Logits]]):
     """A job of `count` passes of one token each; its result is the rows it was given."""
 
     def __init__(self, session: Session, count: int = 1, fails_at: int | None = None) -> None:
@@ -595,8 +595,10 @@ class Awaiting(Steps):
 
     def __init__(self, session: Session, count: int = 1) -> None:
         super().__init__(session, count)
-        self.awaits: Future[None] = Future()
-        self.overdue = InvalidArgument("grammar", "its masks are late")
+        self.awaits = self.masks = Future[None]()
+
+    def overdue(self) -> Exception:
+        return InvalidArgument("grammar", "its masks are late")
 
 
 async def test_a_job_that_lacks_something_is_set_aside_and_others_go_on(
@@ -609,7 +611,7 @@ async def test_a_job_that_lacks_something_is_set_aside_and_others_go_on(
             healthy = thread.submit(Steps(other, 3))
         assert len((await healthy.future).value) == 3
         assert not waiting.rows
-        waiting.awaits.set_result(None)
+        waiting.masks.set_result(None)
         assert len((await aside.future).value) == 2
     assert watched.batches == [1, 2, 1, 1, 1], "the one set aside was fed once"
 

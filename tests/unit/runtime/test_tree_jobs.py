@@ -109,7 +109,7 @@ def test_a_pass_that_is_repeated_keeps_the_path_once() -> None:
     first, second = job.request(), job.request()
     assert (first, session.length) == (second, 3)
     engine.forward([first])
-    assert session.token_ids == (1, 2, nodes[0].token_id, 3)
+    assert session.token_ids == [1, 2, nodes[0].token_id, 3]
 
 
 def test_a_layer_that_a_failed_pass_fed_is_not_fed_twice() -> None:
@@ -203,7 +203,7 @@ def test_of_a_judged_tree_the_path_is_kept() -> None:
     judge = Judge(6, {}, RULE, TokenPayload(RULE, SeededRandom(0)))
     after = VerifyJob(session, VerifyTask(2, (7,), 1, 0, judge, path=(0, 1, 3)), SamplingParams())
     engine.forward([after.request()])
-    assert session.token_ids == (1, 2, 3, 4, 6, 7)
+    assert session.token_ids == [1, 2, 3, 4, 6, 7]
 
 
 def remembering(*texts: tuple[int, ...]) -> TextDrafts:
