@@ -5,6 +5,7 @@ it is judged like any other draft model's, and every rule stays exact."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,15 @@ from tandem.backends.interface import (
     never,
 )
 from tandem.backends.model_source import LoadedModel, ModelChoice, find_source, is_gguf
-from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.backends.request_checks import (
+    check_batch,
+    check_capacity,
+    check_length,
+    own_session,
+)
+from tandem.backends.text_session import TextSession
 from tandem.core.errors import InvalidArgument
 from tandem.core.ngram_index import LONGEST_MATCH, NgramIndex
-from tandem.core.tree import check_path
 from tandem.text import ComparableTokenizer
 
 SURE_MATCH = 2
@@ -99,94 +105,66 @@ class LookupEngine(EngineDefaults):
         return LookupSession(self._open, NgramIndex(_MATCHES), capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> LookupSession:
-        source = self._open_session(parent)
+        source = own_session(parent, LookupSession, self._open)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
-        text = source.text.copy()
-        text.truncate(length)
-        return LookupSession(self._open, text, capacity)
+        return LookupSession(self._open, source.index_of(length).copy(), capacity)
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [own_session(request.session, LookupSession, self._open) for request in batch]
         check_batch(batch, self)
-        lengths = [session.length for session in sessions]
         answers = list[Logits]()
         for session, request in zip(sessions, batch, strict=True):
             if cancelled():
-                for begun, length in zip(sessions, lengths, strict=True):
-                    begun.rollback(length)
+                for begun in sessions:
+                    begun.rollback(begun.length)
                 raise ForwardCancelled("cancelled while the text was looked up")
-            answers.append(session.forward(request, self.vocabulary_size))
+            answers.append(session.rows(request, self.vocabulary_size))
+        for session, request in zip(sessions, batch, strict=True):
+            session.commit(request)
         return answers
 
-    def _open_session(self, session: Session) -> LookupSession:
-        if not isinstance(session, LookupSession) or session not in self._open:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
-
-class LookupSession:
-    """A session that keeps its text in place of keys and values."""
+class LookupSession(TextSession):
+    """A session that keeps an index of its text in place of keys and values."""
 
     def __init__(
-        self, open_sessions: set[LookupSession], text: NgramIndex, capacity: int, spare: int = 0
+        self, open_sessions: set[Any], index: NgramIndex, capacity: int, spare: int = 0
     ) -> None:
-        self.text = text
-        self.capacity = capacity
-        self.slots = capacity + spare
-        self.own_slots = self.slots - len(text)
-        self._tree: ForwardRequest | None = None
-        self._open_sessions = open_sessions
-        open_sessions.add(self)
+        super().__init__(open_sessions, capacity, spare)
+        self.token_ids += index.tokens
+        self.own_slots = self.slots - len(index)
+        self._index = index
 
-    @property
-    def length(self) -> int:
-        return len(self.text)
-
-    @property
-    def tree(self) -> tuple[int, ...] | None:
-        return None if self._tree is None else self._tree.parents
-
-    def forward(self, request: ForwardRequest, vocabulary_size: int) -> Logits:
-        """Feed a chain, or hold a tree; return the logits that are kept."""
-        tree, self._tree = self._tree, None
-        if request.parents is not None:
-            grows = request.extends_tree and tree is not None
-            self._tree = request = grown(tree, request) if grows and tree else request
-        first = len(request.token_ids) - request.logits_to_keep
-        length = self.length
-        rows = np.empty((request.logits_to_keep, vocabulary_size), np.float32)
-        if request.parents is None:
-            self.text.extend(request.token_ids[:first])
-        for row in range(request.logits_to_keep):
-            self.text.extend(_fed(request, first + row))
-            with np.errstate(divide="ignore"):
-                rows[row] = np.log(lookup_probs(self.text, vocabulary_size))
-            if request.parents is not None:
-                self.text.truncate(length)
-        return rows
+    def index_of(self, length: int) -> NgramIndex:
+        """Return an index of the first tokens, which is the session's."""
+        self._index.truncate(length)
+        self._index.extend(self.token_ids[len(self._index) : length])
+        return self._index
 
     def rollback(self, length: int) -> None:
-        self._check_open()
-        check_length(length, self.length)
-        self.text.truncate(length)
-        self._tree = None
+        super().rollback(length)
+        self._index.truncate(length)
 
-    def keep_path(self, indices: Sequence[int]) -> None:
-        self._check_open()
-        check_path(self.tree, indices)
-        assert self._tree is not None
-        self.text.extend([self._tree.token_ids[node] for node in indices])
-        self._tree = None
-
-    def close(self) -> None:
-        self._open_sessions.discard(self)
-
-    def _check_open(self) -> None:
-        if self not in self._open_sessions:
-            raise InvalidArgument("session", "the session is closed")
+    def rows(self, request: ForwardRequest, vocabulary_size: int) -> Logits:
+        """Return the logits that a pass keeps."""
+        whole = self.whole(request)
+        if not request.extends_tree:
+            self.pending = None
+        first = len(whole.token_ids) - whole.logits_to_keep
+        index = self.index_of(self.length)
+        rows = np.empty((whole.logits_to_keep, vocabulary_size), np.float32)
+        if whole.parents is None:
+            index.extend(whole.token_ids[:first])
+        for row in range(whole.logits_to_keep):
+            index.extend(_fed(whole, first + row))
+            with np.errstate(divide="ignore"):
+                rows[row] = np.log(lookup_probs(index, vocabulary_size))
+            if whole.parents is not None:
+                index.truncate(self.length)
+        return rows
 
 
 def _fed(request: ForwardRequest, node: int) -> list[int]:

@@ -37,10 +37,7 @@ from tandem.core.tree import check_parents, children, depths
 from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
 from tandem.specdec.cloud_drafting import (
     CloudDrafting,
-    CloudDraftsOfAnyKind,
-    CloudLookup,
     DraftingContext,
-    SourceBudgets,
     may_recall,
 )
 from tandem.specdec.events import Drafted, DraftTask
@@ -207,7 +204,6 @@ class CloudMachine:
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
         draft_budget: CloudDraftBudget | None = None,
-        lookup_budget: CloudDraftBudget | None = None,
         has_draft_model: bool = True,
         memory: NgramTexts | None = None,
     ) -> None:
@@ -219,7 +215,6 @@ class CloudMachine:
             rng: in place of the one that the seed gives; for tests.
             budget: of the verifier's passes, which this session shares with others.
             draft_budget: of the drafts that the cloud makes itself, likewise.
-            lookup_budget: of those that it looks up, where it may make drafts of any kind.
             has_draft_model: whether there is a model for drafts of any kind.
             memory: earlier texts of the same tenant, which these drafts may be taken from; used
                 where `may_recall`."""
@@ -275,49 +270,45 @@ class CloudMachine:
         self._has_draft_model = has_draft_model
         self._cloud_drafting: CloudDrafting | None = None
         if opening.settings.may_draft_in_cloud:
-            recollection = memory if may_recall(opening) else None
-            self._cloud_drafting = self._drafting_of(draft_budget, lookup_budget, recollection)
+            known = memory if may_recall(opening) else None
+            self._cloud_drafting = self._drafting_of(draft_budget, known)
         # What an edge sent so far, and passes since its last draft.
         self._edge_drafts = 0
         self._passes_without = 0
 
     def _drafting_of(
-        self,
-        draft_budget: CloudDraftBudget | None,
-        lookup_budget: CloudDraftBudget | None,
-        memory: NgramTexts | None,
+        self, draft_budget: CloudDraftBudget | None, memory: NgramTexts | None
     ) -> CloudDrafting:
         """Return what makes the cloud's own drafts, of the kind that the session asks for."""
         settings = self.settings
-        usual = draft_budget.usual if draft_budget else UsualAcceptance()
-        context = DraftingContext(
-            committed=self.committed,
-            longest=min(settings.cloud_draft_length, self._model.max_draft_length),
-            longest_remembered=self._model.max_draft_length,
-            length_limit=self._length_limit,
-            ends=self._eos,
-            acceptance=SessionAcceptance(usual),
-            # A text that depends on the drafts must not depend on how long they take.
-            budget=draft_budget if settings.drafter_invariant else None,
-            memory=memory,
-            prompt_length=self._prompt_length,
+        kind = settings.cloud_drafts
+        chooses = kind is CloudDrafts.ANY
+        if chooses and draft_budget is None:
+            draft_budget = CloudDraftBudget(PassBudget())
+        longest = min(settings.cloud_draft_length, self._model.max_draft_length)
+        texts = memory
+        if texts is None and kind is not CloudDrafts.MODEL:
+            prompt = self.committed.since(0)[: self._prompt_length]
+            texts = NgramTexts.of(prompt, self._model.vocabulary_size)
+        return CloudDrafting(
+            DraftingContext(
+                committed=self.committed,
+                longest=longest,
+                length_limit=self._length_limit,
+                ends=self._eos,
+                acceptance=SessionAcceptance(
+                    draft_budget.usual if draft_budget else UsualAcceptance()
+                ),
+                prompt_length=self._prompt_length,
+                texts=texts,
+                longest_from_texts=longest if memory is None else self._model.max_draft_length,
+                remembers=memory is not None,
+                has_model=kind is CloudDrafts.MODEL or (chooses and self._has_draft_model),
+                # A text that depends on the drafts must not depend on how long they take.
+                budget=draft_budget if settings.drafter_invariant else None,
+                chooses=chooses,
+            )
         )
-        match settings.cloud_drafts:
-            case CloudDrafts.ANY:
-                budgets = SourceBudgets(
-                    draft_budget or CloudDraftBudget(PassBudget()),
-                    lookup_budget or CloudDraftBudget(PassBudget()),
-                )
-                return CloudDraftsOfAnyKind(
-                    context,
-                    lookup_acceptance=SessionAcceptance(budgets.lookup.usual),
-                    budgets=budgets,
-                    has_model=self._has_draft_model,
-                )
-            case CloudDrafts.LOOKUP:
-                return CloudLookup(context)
-            case _:
-                return CloudDrafting(context)
 
     @property
     def state(self) -> State:
@@ -675,7 +666,7 @@ class CloudMachine:
         drafting = self._cloud_drafting
         if drafting is None:
             return True
-        if not isinstance(drafting, CloudDraftsOfAnyKind):
+        if not drafting.chooses:
             return self._pending.ready >= drafting.begun
         if self._leaves_drafting_to_edge or not self._is_due_without_drafts():
             return True

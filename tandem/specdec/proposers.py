@@ -125,6 +125,11 @@ class TextDrafts:
         bar = min(SUREST_MODEL, max(LEAST_CHANCE, acceptance_rate))
         return self if bar == self.bar else replace(self, bar=bar)
 
+    def however_sure(self) -> TextDrafts:
+        """Return the same for who weighs chances himself: any token is proposed, while it is not
+        unlikely that all before it stand."""
+        return replace(self, bar=0.0)
+
     def row(self, most: int) -> list[Proposed]:
         """Return the tokens in a row that are proposed, `most` at most."""
         texts = self

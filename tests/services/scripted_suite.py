@@ -10,7 +10,6 @@ from functools import cache, partial
 
 import grpc
 
-from tandem.backends.context_engine import Distribution
 from tandem.backends.interface import Engine
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ServerAccess
@@ -28,6 +27,7 @@ from tandem.services.verifier.cloud_drafts import CloudDraftModel
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import (
     ScriptedEngine,
     ScriptedLayers,

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tandem.backends.context_engine import ContextEngine
 from tandem.backends.interface import Engine
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
@@ -28,6 +27,7 @@ from tandem.learning.store import TEXTS, read_state, tenant_folders
 from tandem.learning.torch import training
 from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.context_engine import ContextEngine
 from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, draft_engine, scripted_suite
 from tests.services.scripted_suite import Path as Link

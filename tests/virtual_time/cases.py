@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from tandem.backends.context_engine import Distribution
 from tandem.core.acceptance import residual
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation, probs_from_logits
 from tandem.core.randomness import Purpose, RandomSource
@@ -20,6 +19,7 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import noisy_probs, scripted_probs
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulated_drafts import ProbsOf

@@ -166,7 +166,7 @@ def test_the_first_ten_tokens_follow_what_the_engine_takes_for_a_row() -> None:
             sum(map(span, found)) / sum(map(span, alone)) for span in (begins_s, lasts_s)
         ]
     assert ratios[0.3][0] < 1.06
-    assert ratios[0.6][1] < 0.97
+    assert ratios[0.6][1] < 0.975
 
 
 def begins_s(answer: SimulationResult, tokens: int = 10) -> float:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tandem.backends.context_engine import Distribution
 from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import scripted_probs
 from tandem.testing.simulation.simulated_decoder import LocalProbsOf
 from tandem.testing.simulation.two_sided_answer import (

@@ -346,8 +346,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             opening,
             self._model,
             budget=HolderBudget(self._budget, claim),
-            draft_budget=self._cloud_drafters.budget_for(opening),
-            lookup_budget=self._cloud_drafters.lookup_budget,
+            draft_budget=self._cloud_drafters.budget,
             has_draft_model=checked.drafter is not None,
             memory=await self._earlier_texts(checked),
         )

@@ -184,7 +184,6 @@ class SimulatedSession:
             model,
             budget=verifier.budget,
             draft_budget=verifier.draft_budget,
-            lookup_budget=verifier.lookup_budget,
             has_draft_model=self.times.offers_cloud_drafts,
         )
         self._leave_verifier()

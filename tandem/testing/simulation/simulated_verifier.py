@@ -103,7 +103,6 @@ class SimulatedVerifier:
         """What a verifier measures when it starts."""
         self.budget = PassBudget(row_share=self.row_share)
         self.draft_budget = CloudDraftBudget(self.budget)
-        self.lookup_budget = CloudDraftBudget(self.budget)
         self.times = times
         self._served: list[ServedSession] = []
         self._drafting: list[ServedSession] = []

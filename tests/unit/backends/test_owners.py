@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import Engine, OpensForOwners, open_session
 from tandem.backends.vllm.engine import VllmEngine
+from tandem.testing.context_engine import ContextSession
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 

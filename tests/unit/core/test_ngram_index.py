@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -159,3 +160,34 @@ def test_an_appended_token_links_itself_alone(monkeypatch: pytest.MonkeyPatch) -
 def test_a_token_takes_few_bytes() -> None:
     index = index_of(*(words(400, seed) for seed in range(200)))
     assert index.size_bytes / len(index) <= 28
+
+
+def test_others_look_up_while_one_appends() -> None:
+    """What they find is a match, however the table grows meanwhile."""
+    text = words(60_000, vocabulary=50)
+    index = NgramIndex()
+    index.extend(text[:1000])
+    wrong = list[int]()
+    found = list[int]()
+
+    def look_up() -> None:
+        source = random.Random(3)
+        while len(index) < len(text) and not wrong:
+            end = source.randrange(40, 900)
+            length, places = index.find(text[end - LONGEST_MATCH : end])
+            found.extend(places)
+            wrong.extend(
+                place
+                for place in places
+                if text[place - length : place] != text[end - length : end]
+            )
+
+    readers = [Thread(target=look_up) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for begin in range(1000, len(text), 100):
+        index.extend(text[begin : begin + 100])
+    for reader in readers:
+        reader.join()
+    assert found
+    assert not wrong

@@ -11,11 +11,10 @@ import pytest
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
-from tandem.core.text_lookup import SURE_MATCH, find_follower
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH
+from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import Cancel, CloudMessage, Committed, Work
 from tandem.specdec.presets import Preset
@@ -148,24 +147,27 @@ def test_a_draft_that_ends_the_text_is_the_last() -> None:
 
 
 def test_what_followed_the_end_of_the_text_before_is_looked_up() -> None:
-    prompt = (1, 2, 0, 1, 2)
+    prompt = (1, 2, *RIGHT[:8], 1, 2)
     text = PrefixedTokens(prompt)
-    asked: dict[str, Any] = {"prompt_ids": prompt, "base": 5, "prefix_hash": text.prefix}
+    length = len(prompt)
+    asked: dict[str, Any] = {"prompt_ids": prompt, "base": length, "prefix_hash": text.prefix}
     cloud = opened_cloud(preset("cloud-draft", 4, cloud_drafts=CloudDrafts.LOOKUP), **asked)
     while (work := cloud.work()) is not None and not work.by_cloud:
         assert cloud.draft_task() is None, "which takes no model"
         cloud.complete(judgement_for(MODELS, cloud, work), Work())
     assert work is not None
-    context = cloud.committed.since(0)
-    follower, matched = find_follower(context)
-    assert matched >= SURE_MATCH
-    assert work.token_ids[-work.drafts] == follower
-    assert work.drafts <= 4
+    said = cloud.committed.since(0)
+    drafts = work.token_ids[-work.drafts :]
+    assert 1 <= len(drafts) <= 4
+    known = "".join(map(chr, said))
+    assert known.count("".join(map(chr, (*said[-3:], drafts[0])))) >= 1, "it followed there before"
     alone = opened_cloud(preset("ar"), **asked)
     tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     while len(alone.committed) < len(cloud.committed):
         pass_of(alone)
-    assert alone.committed.since(5)[: len(cloud.committed) - 5] == cloud.committed.since(5)
+    assert alone.committed.since(length)[: len(cloud.committed) - length] == (
+        cloud.committed.since(length)
+    )
     assert tokens.work.cloud_drafts == work.drafts
 
 
@@ -319,15 +321,15 @@ def test_a_cloud_whose_drafts_do_not_pay_tries_a_few_now_and_then() -> None:
     model = replace(model_for(MODELS), context_length=1000)
     cloud = CloudMachine(opening(ALONE, max_tokens=600), model, draft_budget=budget)
     pass_of(prefilled(cloud))
-    after = budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=False)
-    assert after > 10 * RETRY_AFTER, "a try takes as long as four passes, and is rare"
+    after = budget.texts_before_try(PROBE_LENGTH, PROBE_INTERVAL, made=False)
+    assert after > 10 * PROBE_INTERVAL, "a try takes as long as four passes, and is rare"
     tried = []
     for _ in range(int(after) + 3):
         if task := cloud.draft_task():
             tried.append(task.count)
             draft(cloud, *(0,) * task.count)
         pass_of(cloud)
-    assert tried == [RETRY_LENGTH]
+    assert tried == [PROBE_LENGTH]
 
 
 def test_where_the_text_depends_on_drafts_their_number_does_not_depend_on_time() -> None:

@@ -13,7 +13,7 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH, tries_after
+from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH, probe_interval
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import CloudMessage, Committed, Work
 from tests.virtual_time.cases import preset
@@ -26,20 +26,17 @@ RIGHT = own_tokens(preset("ar"), 16)
 
 class Verifier:
     """Its budgets, after passes of 10 ms with rows of `row_s`, draft steps of `step_s`, and some
-    drafts, most of them right; `by_lookup` of 40 that were looked up."""
+    drafts, most of them right."""
 
     def __init__(
         self,
         step_s: float = 0.0002,
         row_s: float = 0.0001,
         sessions: int = 1,
-        by_lookup: int = 0,
     ) -> None:
         self.passes = PassBudget()
         self.model = CloudDraftBudget(self.passes)
-        self.lookup = CloudDraftBudget(self.passes)
         self.model.usual.judged(32, 8)
-        self.lookup.usual.judged(by_lookup, 40 - by_lookup)
         for number in range(20):
             tokens = sessions * (1 + number % 2)
             self.passes.passed(0.01 + row_s * tokens, tokens, sessions)
@@ -51,7 +48,6 @@ class Verifier:
             replace(model_for(MODELS), context_length=1000),
             budget=self.passes,
             draft_budget=self.model,
-            lookup_budget=self.lookup,
             has_draft_model=has_model,
         )
 
@@ -125,7 +121,7 @@ def repeating(length: int = 12) -> dict[str, Any]:
 def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
     has_model: bool,
 ) -> None:
-    cloud = Verifier(by_lookup=36).begun(has_model=has_model, **repeating())
+    cloud = Verifier().begun(has_model=has_model, **repeating())
     looked_up = 0
     for _ in range(12):
         if (task := cloud.draft_task()) is not None:
@@ -156,20 +152,20 @@ def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
     cloud = slow.open(max_tokens=900)
     assert cloud.draft_task() is None
     pass_of(cloud)
-    least = slow.model.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=False)
+    least = slow.model.texts_before_try(PROBE_LENGTH, PROBE_INTERVAL, made=False)
     passes = 1
     while (task := cloud.draft_task()) is None:
         pass_of(cloud)
         passes += 1
-    assert passes >= least > RETRY_AFTER, "a try takes as long as several passes, and is rare"
+    assert passes >= least > PROBE_INTERVAL, "a try takes as long as several passes, and is rare"
     assert task.count == 0, "the prompt, for a try that may show better"
 
 
 @pytest.mark.parametrize(("sessions", "times"), [(1, 1), (2, 2), (4, 4), (16, 4)])
 def test_sessions_that_share_passes_try_drafts_less_often(sessions: int, times: int) -> None:
     """Each waits for the tries of all, and knows what became of them."""
-    few = tries_after(Verifier(step_s=0.05, sessions=sessions).model)
-    assert few == pytest.approx(times * RETRY_AFTER, rel=0.01)
+    few = probe_interval(Verifier(step_s=0.05, sessions=sessions).model)
+    assert few == pytest.approx(times * PROBE_INTERVAL, rel=0.01)
 
 
 def test_a_few_drafts_of_an_edge_wait_for_more_of_the_cloud_that_are_faster() -> None:

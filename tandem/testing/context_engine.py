@@ -1,5 +1,5 @@
 """An engine without weights: a function of the context gives the distribution after it. It keeps
-the whole Engine contract, for drafts that are looked up and for tests."""
+the whole Engine contract."""
 
 from __future__ import annotations
 
