@@ -127,7 +127,7 @@ class EngineThread:
         self._stopped = False
         self._handover = threading.Lock()
         self._chunks = ChunkRows(pass_times, engine.capabilities)
-        self._watchdog = Watchdog(stuck_after_s, learns=not engine.capabilities.skips)
+        self._watchdog = Watchdog(stuck_after_s)
         if pass_times is not None:
             self._watchdog.knows(1, pass_times.first_s)
             self._watchdog.knows(pass_times.longest_rows, pass_times.longest_s)

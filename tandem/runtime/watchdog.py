@@ -49,14 +49,9 @@ class Watchdog:
     """The engine's thread reports what it does, another thread ticks. Each field has one writer, so
     no lock is needed."""
 
-    def __init__(self, stuck_after_s: float = STUCK_AFTER_S, *, learns: bool = True) -> None:
-        """Start before the first pass.
-
-        Args:
-            stuck_after_s: no shorter silence is a fault.
-            learns: whether what a pass took says what the next one may take."""
+    def __init__(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
+        """Start before the first pass. No silence shorter than `stuck_after_s` is a fault."""
         self._stuck_after_s = stuck_after_s
-        self._learns = learns
         self._silences = UsualSilences()
         self._rows = 0
         self._allowed_s: float | None = None
@@ -107,8 +102,7 @@ class Watchdog:
     def passed(self, now: float) -> None:
         """Record that a pass of a job or a probe had results."""
         self.progressed(now)
-        if self._learns:
-            self._silences.add(self._rows, self._longest_s)
+        self._silences.add(self._rows, self._longest_s)
         self._suspicion = ""
         self._failed_probes = 0
 

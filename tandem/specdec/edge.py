@@ -75,10 +75,10 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.presets import MAX_DRAFT_LENGTH
+from tandem.specdec.proposers import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
-from tandem.specdec.text_drafts import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.simulation.virtual_time import Faults
 from tandem.core.probs import Array, Truncation, most_likely
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.randomness import RandomSource
 from tandem.netem.link_model import link_from
+from tandem.testing.simulation.virtual_time import Faults
 from tandem.two_sided.protocol import draft_head
 from tandem.two_sided.protocol.mixture import (
     Aggregated,

@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Verdict
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,

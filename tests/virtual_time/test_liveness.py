@@ -5,13 +5,14 @@ from itertools import takewhile
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
-from lab.simulation.virtual_time import Faults
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
+from tandem.testing.simulation.virtual_time import Faults
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, run, scheduled
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import faults_of, model_pair, preset, run, scheduled
 from tests.virtual_time.edge_frames import (

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Processors
 from tandem.specdec.choices import Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.simulated_drafts import ProbsOf
 from tests.exact import outcome_probs
 from tests.long_runs import LONG
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree

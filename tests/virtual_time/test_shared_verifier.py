@@ -6,10 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from lab.simulation.answer import Conditions, Question, simulate_answer, simulate_answers
-from lab.simulation.answer_figures import tokens_per_s_together, verified_acceptance
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.control.pass_budget import PassBudget
 from tandem.netem.link_model import shape_from
 from tandem.netem.link_trace import LinkTrace, TraceRow
@@ -17,6 +13,16 @@ from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Verdict, Work
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import (
+    Conditions,
+    Question,
+    simulate_answer,
+    simulate_answers,
+    tokens_per_s_together,
+    verified_acceptance,
+)
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule, Uplink
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG, with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lab.bench.harness.zipf_distributions import ZipfDistributions
-from lab.simulation.simulator import ModelTimes, simulate
 from tandem.netem.link_model import link_from
 from tandem.specdec.cloud import CloudModel
 from tandem.specdec.events import EdgeRequest
@@ -27,6 +26,8 @@ from tandem.specdec.messages import (
     Verdict,
 )
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import simulate
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 

@@ -12,7 +12,6 @@ from lab.bench.two_sided.leakage import (
     Method,
     Searched,
     SentFrames,
-    likeliest_first,
     longest_runs,
     positions_table,
 )
@@ -21,6 +20,7 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.demo import demo_folder
+from tandem.testing.listed_tokens import likeliest_first
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import AggregationRequest, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.presets import find_aggregation_preset
