@@ -275,7 +275,7 @@ async def test_a_draft_token_is_fed_once_though_a_pass_of_its_batch_failed(
         token_ids = tuple(drafted.token_id for drafted in drafts)
         assert kv_length == session.length == 5
         fed: Any = session
-        assert fed.token_ids == (1, 2, *token_ids[:3])
+        assert tuple(fed.token_ids) == (1, 2, *token_ids[:3])
 
 
 async def test_a_callback_that_fails_ends_no_thread(watched: Watched) -> None:
