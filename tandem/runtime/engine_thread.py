@@ -67,6 +67,9 @@ GRACE_S = 0.002
 """What a pass waits for all its jobs together before any is set aside: a usual mask is nearly
 ready, and a job that is set aside may miss the next pass."""
 
+BEGIN_S = 0.0005
+"""What a loop waits at most for a pass to begin: some four times as long as it takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
@@ -122,6 +125,10 @@ class EngineThread:
         self.coming_jobs = ComingJobs(self._delay.drafted, self._all_came)
         self._submitted = self._pass_number = self._awaited = 0
         self._ended_s = self._wait_until_s = 0.0
+        # Whether the last pass was over one job alone that ended with it, whether one is under way,
+        # and whether one has begun since the last job was submitted.
+        self._was_alone = self._passing = False
+        self._begun = threading.Event()
         self._prefill_turns = PrefillTurns()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
@@ -156,10 +163,18 @@ class EngineThread:
         `low_priority` take their logits once the others' results are delivered."""
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunks.rows)
         self._submitted += 1
+        self._begun.clear()
         # The thread never looks at the result's type.
         self._put(partial(self._admit, handle))  # type: ignore[arg-type]
         self._watch_for(handle.future)
         return handle
+
+    def let_begin(self) -> None:
+        """Let the pass over what was just submitted begin before this loop goes on, where only one
+        job is about: wait for it, `BEGIN_S` at most. What the loop does next, and the processes
+        that it wakes, would take the interpreter and the cores that the thread needs to begin."""
+        if self._was_alone and not self._passing and not len(self.coming_jobs):
+            self._begun.wait(BEGIN_S)
 
     def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
         """Run a short function on the engine thread, between passes. Once handed over it runs, even
@@ -381,7 +396,12 @@ class EngineThread:
             return handles[0].cancelled and all(handle.cancelled for handle in handles)
 
         watchdog.began(batch.tokens, time.monotonic())
-        logits = self.engine.forward(batch.requests, cancelled)
+        self._passing = True
+        self._begun.set()
+        try:
+            logits = self.engine.forward(batch.requests, cancelled)
+        finally:
+            self._passing = False
         watchdog.passed(time.monotonic())
         return logits
 
@@ -427,6 +447,7 @@ class EngineThread:
         self._watchdog.ended()
         self._delay.passed(pass_s, tokens, jobs)
         self._chunks.passed(tokens, pass_s)
+        self._was_alone = jobs == ended == 1 and not self._active
         self._await_reactions(batch.jobs[0][0].loop, ended)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         self._notifier.send()

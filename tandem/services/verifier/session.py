@@ -222,6 +222,7 @@ class VerifierSession:
                 self._leave_text(kv, ends=False)
             if not self._machine.exits:  # whose early verdicts must not overtake this one
                 self._submit_due()  # a write takes turns of the loop: too late for the next pass
+                self._thread.let_begin()
             await self._send(messages)
             self._count_cloud_drafts(messages)
             if self._machine.target_passes > 1:

@@ -16,6 +16,7 @@ from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, 
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
+from tandem.runtime import engine_thread
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import Done, Job
 from tandem.runtime.engine_thread import EngineThread
@@ -182,6 +183,39 @@ async def test_jobs_that_missed_a_pass_share_the_ones_after_it(
     assert watched.batches == [1, 2, 2, 1]
 
 
+async def test_the_pass_of_a_job_alone_begins_before_its_loop_goes_on(
+    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_thread, "BEGIN_S", DEADLINE_S)
+    async with thread.session(32) as session:
+        await thread.submit(Steps(session)).future
+        for _ in range(20):
+            handle = thread.submit(Steps(session))
+            thread.let_begin()
+            assert thread._begun.is_set()
+            await handle.future
+        thread.let_begin()  # nothing was submitted: nothing is waited for
+
+
+async def test_a_loop_waits_for_no_pass_that_waits_itself(
+    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For jobs of others, or for the end of the pass under way."""
+    monkeypatch.setattr(engine_thread, "BEGIN_S", 10 * DEADLINE_S)
+    async with thread.session(8) as one, thread.session(8) as other:
+        await thread.submit(Steps(one)).future
+        async with held(watched, thread):
+            handles = [thread.submit(Steps(session)) for session in (one, other)]
+            thread.let_begin()
+        for handle in handles:
+            await handle.future
+        monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
+        assert watched.batches[-1] == 2
+        first = thread.submit(Steps(one))
+        thread.let_begin()
+        await first.future
+
+
 async def test_low_priority_jobs_take_their_rows_after_the_others(
     watched: Watched, thread: EngineThread
 ) -> None:
@@ -275,7 +309,7 @@ async def test_a_draft_token_is_fed_once_though_a_pass_of_its_batch_failed(
         token_ids = tuple(drafted.token_id for drafted in drafts)
         assert kv_length == session.length == 5
         fed: Any = session
-        assert fed.token_ids == (1, 2, *token_ids[:3])
+        assert tuple(fed.token_ids) == (1, 2, *token_ids[:3])
 
 
 async def test_a_callback_that_fails_ends_no_thread(watched: Watched) -> None:
