@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from tandem.backends.end_of_text import reading_the_end, reads_the_end
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
+from tandem.backends.sliding_window import has_sliding_window, with_sliding_window
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.prompt import Turn
@@ -29,7 +29,6 @@ from tandem.generation.request import (
 )
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.grammar.draft_mask import DraftMask
-from tandem.learning.learner import Learner
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -45,6 +44,7 @@ from tandem.net.tenant import (
     is_told_apart,
     paying_tenant,
 )
+from tandem.runtime.draft_hook import AnswerHook, DraftHook
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.pass_times import PassTimes
@@ -55,7 +55,6 @@ from tandem.services.drafter.answer_thinking import AnswerThinking, answer_think
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import clouds_of
-from tandem.services.drafter.learning import AnswerLearning, LearningPlace, draft_learning
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
@@ -161,16 +160,16 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         public_prompts: PublicPrompts | None = None,
         split: SplitEdge | None = None,
         memory: TenantMemories | None = None,
-        learning: LearningPlace | None = None,
+        hook: DraftHook | None = None,
         pass_times: PassTimes | None = None,
     ) -> None:
         """Set up the service. `verifier`: clouds as a text for `clouds_of`, or a file of them.
         `access` is what the clouds are shown; without it the connections are plain. `tenants` makes
         the ids that stand for callers at the clouds; by default with a secret of this servicer.
         `split`: the target's first layers, for split inference. `memory`: what is remembered of
-        texts; None: nothing. `learning`: where the draft model learns, if it does. `pass_times`:
+        texts; None: nothing. `hook`: what adapts the draft model, if anything does. `pass_times`:
         what the draft model's passes take, if that was measured."""
-        self._engine = engine = reading_the_end(engine)
+        self._engine = engine = with_sliding_window(engine)
         self._tokenizer = tokenizer
         self._split = split
         self._memory = memory
@@ -179,20 +178,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._tracing = tracing
-        served_engine = ServedEngine(
+        self._served = ServedEngine(
             engine, "drafter-engine", limits, metrics, pass_times=pass_times
         )
-        self._admission = served_engine.admission
-        self._thread = served_engine.thread
-        self._prefixes = served_engine.prefixes
-        self._learning = draft_learning(
-            engine,
-            thread=self._thread,
-            prefixes=self._prefixes,
-            place=learning,
-            metrics=metrics,
-            busy=lambda: self._admission.sessions > 0,
-        )
+        self._admission = self._served.admission
+        self._thread = self._served.thread
+        self._prefixes = self._served.prefixes
+        self._hook = hook or DraftHook()
         self._sharing = limits.prefixes.sharing
         self._tenants = tenants or TenantIds()
         self._public_prompts = public_prompts or PublicPrompts()
@@ -203,7 +195,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             series=metrics.clouds(),
         )
         known = documents or Documents(tokenizer)
-        decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
+        decoder = DocumentDecoder(self._thread, known, self._served.series, self._grammars)
         self._decoding = DecodingServicer(
             decoder,
             admission=self._admission,
@@ -230,18 +222,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
         self._decoding.register(server)
         self._clouds.begin()
-        self._learning.start()
+        self._hook.start(self._served)
         if self._prometheus is not None:
             self._prometheus.start()
 
     @property
     def open_requests(self) -> int:
         return self._admission.sessions
-
-    @property
-    def learner(self) -> Learner | None:
-        """What teaches the draft model, if it learns."""
-        return self._learning.learner
 
     @property
     def fault(self) -> str:
@@ -259,7 +246,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await self._prometheus.close()
         await self._clouds.close()
         await self._decoding.close()
-        await self._learning.close()
+        await self._hook.close()
         await asyncio.to_thread(self._thread.stop)
         if self._split is not None:
             await self._split.close()
@@ -424,11 +411,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         prompt_ids = admitted.edge_request.prompt_ids
         text = admitted.thinking.text(self._tokenizer, request, prompt_ids)
         log.info("request started", prompt_tokens=len(admitted.edge_request.prompt_ids))
-        learned = await self._learning.begin(admitted.checked.payer)
-        if not request.no_memory:
-            admitted = replace(admitted, edge_request=learned.asking(admitted.edge_request))
-        async with self._session(stream, admitted, text, learned, span) as session:
-            await self._relay(stream, session, text, request, learned)
+        hook = await self._hook.begin(admitted.checked.payer, keeps=not request.no_memory)
+        admitted = replace(admitted, edge_request=hook.asking(admitted.edge_request))
+        async with self._session(stream, admitted, text, hook, span) as session:
+            await self._relay(stream, session, text, request, hook)
         self._count(admitted, session)
 
     @asynccontextmanager
@@ -437,7 +423,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         admitted: _AdmittedRequest,
         text: AnswerText,
-        learned: AnswerLearning,
+        hook: AnswerHook,
         span: Span,
     ) -> AsyncIterator[DrafterSession]:
         """Hold the keys and values of a request and the session that drafts for it; what is kept of
@@ -445,19 +431,19 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         checked = admitted.checked
         request = checked.request
         edge_request = admitted.edge_request
-        prompt = learned.kept_text(self._kept_text(admitted))
+        prompt = hook.kept_text(self._kept_text(admitted))
         async with (
             self._thread.session(
                 admitted.capacity, edge_request.preset.tree_nodes, checked.tenant
             ) as kv,
             layers_session(admitted.layers, admitted.capacity, checked.tenant) as layers_kv,
         ):
-            await learned.adapt(kv)
+            await hook.opened(kv)
             await checked.images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(
-                edge_request, liveness, text.completes_stop, on_target_probs=learned.heard
+                edge_request, liveness, text.completes_stop, on_target_probs=hook.on_target_probs
             )
             prefill = DraftPrefill(
                 machine=machine,
@@ -482,7 +468,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 processor=admitted.processor,
                 tells_rounds=request.rounds,
                 layers=layers_kv,
-                on_broken=learned.on_broken,
+                on_broken=hook.on_broken,
             )
             try:
                 yield session
@@ -490,8 +476,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 prefill.leave()
                 tokens = len(edge_request.prompt_ids) + machine.stats.tokens
                 admitted.reservation.tokens = tokens
+                hook.ended(machine)
                 if not request.no_memory:
-                    learned.ended(machine)
                     self._remember(machine, checked.payer)
 
     def _kept_text(self, admitted: _AdmittedRequest) -> KeptText:
@@ -530,11 +516,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         session: DrafterSession,
         text: AnswerText,
         request: GenerationRequest,
-        learned: AnswerLearning,
+        hook: AnswerHook,
     ) -> None:
         """Relay commits to the caller until the end or until the caller cancels, with all that were
         made before the cancel; then write the summary."""
-        writing = write_commits(stream, session, text, request, self._prompts, learned.committed)
+        writing = write_commits(stream, session, text, request, self._prompts, hook.on_commit)
         relaying = asyncio.create_task(writing)
         cancelling = asyncio.create_task(cancelled(stream))
         try:
@@ -562,7 +548,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         that is not known, or the draft model has to read the `whole` text, the draft model's."""
         mine = self._engine.context_length
         theirs = self._target_context or mine
-        end_suffices = not whole and reads_the_end(self._engine, tree_nodes)
+        end_suffices = not whole and has_sliding_window(self._engine, tree_nodes)
         return theirs if end_suffices else min(mine, theirs)
 
     def _may_exceed(self, request: GenerationRequest) -> bool:
@@ -630,7 +616,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         memory = None
         # Of a prompt with images, token ids do not say all.
         if self._memory is not None and not (request.no_memory or request.params.images):
-            memory = await self._memory.recollection(checked.payer, prompt_ids)
+            memory = await self._memory.texts_for(checked.payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))

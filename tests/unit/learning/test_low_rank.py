@@ -13,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tandem.backends.adaptation import Adaptation, JudgedText, KnownProbs, adaptation_of
-from tandem.backends.end_of_text import reading_the_end
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Session
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import HEAD_TOKENS
-from tandem.backends.torch import adapter_training
+from tandem.backends.sliding_window import with_sliding_window
 from tandem.backends.torch.loading import load_engine
-from tandem.backends.torch.low_rank import RANK
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
 from tandem.core.probs import SamplingParams, probs_from_logits
+from tandem.learning.adaptation import Adaptation, adaptation_of
+from tandem.learning.examples import Example, TargetProbs
+from tandem.learning.torch import low_rank, training
+from tandem.learning.torch.low_rank import RANK
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.unit.backends.reference_models import VOCABULARY, tokens
@@ -53,8 +53,8 @@ def reduced(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """These models are tiny and know nothing: they learn with larger steps, and more of them."""
-    monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
-    monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 20)
+    monkeypatch.setattr(training, "LEARNING_RATE", 4e-3)
+    monkeypatch.setattr(training, "BATCH_TOKENS", 20)
 
 
 def adapting(engine: Engine) -> Adaptation:
@@ -84,10 +84,10 @@ def logits(
     return np.concatenate(rows)
 
 
-def judged(answer: list[int], prompt: list[int] | None = None, **more: Any) -> JudgedText:
+def judged(answer: list[int], prompt: list[int] | None = None, **more: Any) -> Example:
     prompt = prompt or tokens(6, 3)
     fields = {"temperature": 1.0, **more}
-    return JudgedText(np.array([*prompt, *answer], np.int32), len(prompt), **fields)
+    return Example(np.array([*prompt, *answer], np.int32), len(prompt), **fields)
 
 
 def test_an_untrained_adapter_changes_no_bit(engine: Engine) -> None:
@@ -106,8 +106,8 @@ def test_what_is_trained_is_what_drafts(name: str, tmp_path: Path) -> None:
     for weights in (None, random_weights(adaptation)):
         adapter: Any = None if weights is None else adaptation.place(weights)
         with torch.inference_mode():
-            low_rank = None if adapter is None else adapter.low_rank
-            found = adaptation.logits(text, low_rank, lambda: False).numpy()
+            products = None if adapter is None else adapter.products
+            found = adaptation.logits(text, products, lambda: False).numpy()
         expected = logits(engine, text.token_ids.tolist(), adapter)[text.first - 1 : -1]
         assert np.allclose(found, expected, atol=2e-4)
         if weights is not None:
@@ -201,7 +201,7 @@ def test_the_adapter_that_was_merged_last_is_merged_alone(engine: Engine) -> Non
 def test_an_adapter_of_a_large_model_stays_beside_its_weights(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_training, "MOST_MERGED_BYTES", 1000)
+    monkeypatch.setattr(low_rank, "MAX_MERGED_BYTES", 1000)
     adaptation = adapting(engine)
     adapter = adaptation.place(random_weights(adaptation))
     before = operations_of_a_step(engine, adapter)
@@ -223,13 +223,11 @@ def test_a_branch_drafts_with_its_parent_s_adapter(engine: Engine) -> None:
     parent.close()
 
 
-@pytest.mark.parametrize(
-    "wrap", [reading_the_end, LookupFirstEngine, lambda e: PacedEngine(e, 0, 0)]
-)
+@pytest.mark.parametrize("wrap", [with_sliding_window, lambda e: PacedEngine(e, 0, 0)])
 def test_engines_around_the_draft_hand_its_adapters_on(engine: Engine, wrap: Any) -> None:
     wrapped = wrap(engine)
-    assert adaptation_of(wrapped) is adaptation_of(engine)
     adaptation = adapting(wrapped)
+    assert adaptation.layout == adapting(engine).layout
     adapter = adaptation.place(random_weights(adaptation))
     text = tokens(8, 7)
     assert np.allclose(logits(wrapped, text, adapter), logits(engine, text, adapter), atol=1e-5)
@@ -271,8 +269,8 @@ def test_a_few_steps_raise_acceptance_on_texts_that_were_not_trained_on(engine: 
     trainer = adaptation.trainer(None, {})
     losses = [trainer.step(texts[step % 8]) for step in range(40)]
     adapter = adaptation.place(trainer.weights())
-    before = sum(adaptation.overlap(None, text).accepted for text in texts[8:])
-    after = sum(adaptation.overlap(adapter, text).accepted for text in texts[8:])
+    before = sum(adaptation.score(None, text).accepted for text in texts[8:])
+    after = sum(adaptation.score(adapter, text).accepted for text in texts[8:])
     assert after > 20 > 4 * before, "of 120 tokens"
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
 
@@ -283,7 +281,7 @@ def test_greedy_texts_teach_which_token_is_the_likeliest(engine: Engine) -> None
     trainer = adaptation.trainer(None, {})
     for _ in range(50):
         trainer.step(text)
-    found = adaptation.overlap(adaptation.place(trainer.weights()), text)
+    found = adaptation.score(adaptation.place(trainer.weights()), text)
     assert found.tokens == 30
     assert found.accepted >= 28
 
@@ -300,9 +298,9 @@ def test_with_gumbel_noise_acceptance_is_that_of_coupled_drafts(engine: Engine) 
         refused = number % 4 == 3  # the target said something else
         token_ids.append((draft + 1) % VOCABULARY if refused else draft)
     text = judged(token_ids[6:], token_ids[:6], seed=5, position=100, temperature=0.7)
-    found = adaptation.overlap(adapter, text)
+    found = adaptation.score(adapter, text)
     assert (found.accepted, found.tokens) == (15, 20)
-    part = adaptation.overlap(adapter, text.part(3, 20))
+    part = adaptation.score(adapter, text.part(3, 20))
     assert part.tokens == 14, "positions are those of the whole text"
 
 
@@ -319,41 +317,41 @@ def test_noise_teaches_the_distribution(engine: Engine) -> None:
     for step in range(60):
         trainer.step(texts[step % 8])
     adapter = adaptation.place(trainer.weights())
-    accepted = sum(adaptation.overlap(adapter, text).accepted for text in texts[8:])
+    accepted = sum(adaptation.score(adapter, text).accepted for text in texts[8:])
     assert accepted > 0.75 * 120, "independent draws would agree 46 times of 100"
 
 
 def test_what_a_rejection_told_teaches_all_that_the_token_was_drawn_from(engine: Engine) -> None:
     """The target says 9 or 70, the draft had said 9 too often: its token came from the rest."""
     adaptation = adapting(engine)
-    known = KnownProbs(
+    known = TargetProbs(
         ids=np.array([9, 70, 71], np.int32),
         probs=np.array([0.2, 0.5, 0.3], np.float32),
         draft_probs=np.array([0.9, 0.1, 0.1], np.float32),
     )
-    assert known.rest == pytest.approx([0, 2 / 3, 1 / 3])
-    text = judged([70] * 24, known_probs={6 + index: known for index in range(24)})
+    assert known.residual == pytest.approx([0, 2 / 3, 1 / 3])
+    text = judged([70] * 24, target_probs={6 + index: known for index in range(24)})
     trainer = adaptation.trainer(None, {})
     for _ in range(60):
         trainer.step(text)
     adapter = adaptation.place(trainer.weights())
-    said = [adaptation.overlap(adapter, judged([token] * 24)).accepted / 24 for token in (70, 71)]
-    found = adaptation.overlap(adapter, text)
+    said = [adaptation.score(adapter, judged([token] * 24)).accepted / 24 for token in (70, 71)]
+    found = adaptation.score(adapter, text)
     assert found.accepted > 0.7 * found.tokens
-    drawn = [adaptation.overlap(None, judged([token] * 24)).accepted / 24 for token in (70, 71)]
+    drawn = [adaptation.score(None, judged([token] * 24)).accepted / 24 for token in (70, 71)]
     assert said[0] > 0.4 > drawn[0]
     assert said[1] > 0.05 > drawn[1], "it was never the token, but might have been"
 
 
-def with_probs(token_ids: list[int], probs: dict[int, float], **more: Any) -> JudgedText:
+def with_probs(token_ids: list[int], probs: dict[int, float], **more: Any) -> Example:
     """A text at each of whose tokens the target told the same distribution."""
     ids = np.array(list(probs), np.int32)
-    known = KnownProbs(
+    known = TargetProbs(
         ids, np.array(list(probs.values()), np.float32), np.zeros(len(ids), np.float32)
     )
     text = judged(token_ids, **more)
     places = range(text.first, len(text))
-    return judged(token_ids, known_probs=dict.fromkeys(places, known), **more)
+    return judged(token_ids, target_probs=dict.fromkeys(places, known), **more)
 
 
 def test_a_distribution_is_learned_of_any_tokens(engine: Engine) -> None:
@@ -364,7 +362,7 @@ def test_a_distribution_is_learned_of_any_tokens(engine: Engine) -> None:
     trainer = adaptation.trainer(None, {})
     losses = [trainer.step(text) for _ in range(60)]
     adapter = adaptation.place(trainer.weights())
-    before, after = (adaptation.overlap(each, text).accepted / 24 for each in (None, adapter))
+    before, after = (adaptation.score(each, text).accepted / 24 for each in (None, adapter))
     assert before < 0.1
     assert after > 0.8, "noise has no part in it"
     assert losses[-1] == pytest.approx(-np.log(after), abs=0.1)
@@ -372,11 +370,11 @@ def test_a_distribution_is_learned_of_any_tokens(engine: Engine) -> None:
 
 def test_a_text_has_all_probs_only_if_each_of_its_tokens_is() -> None:
     text = with_probs([17] * 4, {17: 0.5, 40: 0.3})
-    known = dict(text.known_probs)
+    known = dict(text.target_probs)
     assert text.part(0, 8).has_all_probs
-    assert not judged([17] * 5, known_probs=known).has_all_probs
-    rejected = KnownProbs(known[6].ids, known[6].probs, known[6].probs)
-    assert not judged([17] * 4, known_probs={**known, 7: rejected}).has_all_probs
+    assert not judged([17] * 5, target_probs=known).has_all_probs
+    rejected = TargetProbs(known[6].ids, known[6].probs, known[6].probs)
+    assert not judged([17] * 4, target_probs={**known, 7: rejected}).has_all_probs
 
 
 def test_the_overlap_is_that_of_both_distributions(engine: Engine) -> None:
@@ -387,9 +385,9 @@ def test_the_overlap_is_that_of_both_distributions(engine: Engine) -> None:
     target = np.zeros(VOCABULARY, np.float32)
     target[[4, 30, 31]] = 0.5, 0.3, 0.2
     ids = np.array([4, 30, 31], np.int32)
-    known = KnownProbs(ids, target[ids], np.zeros(3, np.float32))
-    one = JudgedText(text.token_ids[:-1], text.first, 0.8, known_probs={text.first: known})
-    assert adaptation.overlap(None, one).accepted == pytest.approx(
+    known = TargetProbs(ids, target[ids], np.zeros(3, np.float32))
+    one = Example(text.token_ids[:-1], text.first, 0.8, target_probs={text.first: known})
+    assert adaptation.score(None, one).accepted == pytest.approx(
         np.minimum(probs, target).sum(), abs=1e-4
     )
 
@@ -432,7 +430,7 @@ def test_a_reduced_head_learns_and_proposes_its_own_tokens_alone(
     for _ in range(40):
         trainer.step(text)
     adapter = adaptation.place(trainer.weights())
-    found = adaptation.overlap(adapter, text)
+    found = adaptation.score(adapter, text)
     assert found.tokens == 30
     assert 10 < found.accepted <= 15
     rows = logits(reduced, text.token_ids.tolist(), adapter)
@@ -449,7 +447,7 @@ def test_half_precision_learns_too(folder: Path) -> None:
     trainer = adaptation.trainer(None, {})
     for _ in range(60):
         trainer.step(text)
-    found = adaptation.overlap(adaptation.place(trainer.weights()), text)
+    found = adaptation.score(adaptation.place(trainer.weights()), text)
     assert found.accepted >= 25
     adapter = adaptation.place(trainer.weights())
     beside = logits(engine, text.token_ids.tolist(), adapter)

@@ -11,22 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.backends.adaptation import JudgedText, KnownProbs
-from tandem.learning.replay import MOST_ANSWER, MOST_KNOWN, MOST_PROMPT, ReplayStore
+from tandem.learning.examples import Example, TargetProbs
+from tandem.learning.replay_buffer import MAX_ANSWER, MAX_PROBS, MAX_PROMPT, ReplayBuffer
 from tests.unit.learning.unigrams import VOCABULARY, text_of
 
 LIMIT = 4096
 
 
-def store(path: Path, vocabulary: str = "v", size: int = VOCABULARY) -> ReplayStore:
-    return ReplayStore(path, LIMIT, vocabulary, size)
+def store(path: Path, vocabulary: str = "v", size: int = VOCABULARY) -> ReplayBuffer:
+    return ReplayBuffer(path, LIMIT, vocabulary, size)
 
 
-def ids(texts: list[JudgedText]) -> list[list[int]]:
+def ids(texts: list[Example]) -> list[list[int]]:
     return [text.token_ids.tolist() for text in texts]
 
 
-def filled(path: Path, count: int = 3) -> list[JudgedText]:
+def filled(path: Path, count: int = 3) -> list[Example]:
     texts = [text_of(number, [number % VOCABULARY, 5, 6]) for number in range(count)]
     kept = store(path)
     assert kept.read() == []
@@ -37,9 +37,9 @@ def filled(path: Path, count: int = 3) -> list[JudgedText]:
 
 def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
     halves = np.array([0.25, 0.5], np.float32)
-    known = KnownProbs(np.array([4, 9], np.int32), halves, halves[::-1])
+    known = TargetProbs(np.array([4, 9], np.int32), halves, halves[::-1])
     token_ids = np.array([1, 2, 3, 4], np.int32)
-    text = JudgedText(token_ids, 2, 0.7, seed=2**64 - 1, position=9, known_probs={3: known})
+    text = Example(token_ids, 2, 0.7, seed=2**64 - 1, position=9, target_probs={3: known})
     path = tmp_path / "texts.bin"
     store(path).add(text)
     (back,) = store(path).read()
@@ -49,7 +49,7 @@ def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
     store(tmp_path / "plain.bin").add(replace(text, seed=None))
     (plain,) = store(tmp_path / "plain.bin").read()
     assert plain.seed is None
-    found = back.known_probs[3]
+    found = back.target_probs[3]
     rows = zip(found.ids, found.probs, found.draft_probs, strict=True)
     assert sorted(rows) == [(4, 0.25, 0.5), (9, 0.5, 0.25)]
 
@@ -138,16 +138,16 @@ def test_long_texts_are_kept_in_part(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     token_ids = rng.integers(0, VOCABULARY, 6000).astype(np.int32)
     sixteenths = np.full(15, 1 / 16, np.float32)
-    probs = KnownProbs(np.arange(15, dtype=np.int32), sixteenths, sixteenths)
-    text = JudgedText(token_ids, 3000, 1.0, known_probs={3005: probs, 5900: probs})
+    probs = TargetProbs(np.arange(15, dtype=np.int32), sixteenths, sixteenths)
+    text = Example(token_ids, 3000, 1.0, target_probs={3005: probs, 5900: probs})
     path = tmp_path / "texts.bin"
-    large = ReplayStore(path, 2**20, "v", VOCABULARY)
+    large = ReplayBuffer(path, 2**20, "v", VOCABULARY)
     large.add(text)
     (back,) = large.read()
-    assert (back.first, len(back)) == (MOST_PROMPT, MOST_PROMPT + MOST_ANSWER)
-    assert back.position == 3000 - MOST_PROMPT
-    assert list(back.known_probs) == [MOST_PROMPT + 5]
-    assert len(back.known_probs[MOST_PROMPT + 5].ids) <= MOST_KNOWN
+    assert (back.first, len(back)) == (MAX_PROMPT, MAX_PROMPT + MAX_ANSWER)
+    assert back.position == 3000 - MAX_PROMPT
+    assert list(back.target_probs) == [MAX_PROMPT + 5]
+    assert len(back.target_probs[MAX_PROMPT + 5].ids) <= MAX_PROBS
 
 
 def test_a_full_disk_raises_and_leaves_the_file_as_it_was(

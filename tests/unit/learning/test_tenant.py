@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from tandem.backends.adaptation import JudgedText, Weights
 from tandem.backends.interface import ForwardCancelled, never
-from tandem.learning.tenant_learning import TenantLearning
+from tandem.learning.adaptation import Weights
+from tandem.learning.examples import Example
+from tandem.learning.tenant import TenantLearning
 from tests.unit.learning.unigrams import Unigrams, UnigramTrainer, answers, setup
 
 
@@ -26,7 +27,7 @@ class Noted(Unigrams):
         trainer = super().trainer(weights, state)
         step = trainer.step
 
-        def noted(text: JudgedText, cancelled: Callable[[], bool] = never) -> float:
+        def noted(text: Example, cancelled: Callable[[], bool] = never) -> float:
             self.parts.append(tuple(text.token_ids.tolist()))
             return step(text, cancelled)
 
@@ -78,17 +79,17 @@ def test_tenants_learn_from_their_texts_in_an_order_of_their_own(tmp_path: Path)
     assert orders[0] != orders[1]
 
 
-def learned(learning: TenantLearning, texts: list[JudgedText]) -> None:
+def learned(learning: TenantLearning, texts: list[Example]) -> None:
     """Record texts and learn from each until nothing is due."""
     for text in texts:
         learning.record(text)
         while learning.due:
             learning.work(never)
-            if (judgement := learning.judgement) is not None:
-                learning.conclude(judgement)
+            if learning.evaluated:
+                learning.conclude()
 
 
-def scored(learning: TenantLearning, text: JudgedText) -> None:
+def scored(learning: TenantLearning, text: Example) -> None:
     """Record a text, and have the adapter in use scored on it, but learn nothing."""
     learning.record(text)
     for _ in range(2):
@@ -98,13 +99,13 @@ def scored(learning: TenantLearning, text: JudgedText) -> None:
 def test_an_adapter_is_set_aside_as_long_as_another_kind_is_asked(tmp_path: Path) -> None:
     learning, _ = begun(tmp_path)
     learned(learning, answers(60))
-    used = learning.used
+    used = learning.adapter
     assert used is not None
     assert learning.chosen is used
     others = answers(80, likely=9)
     for text in others[:8]:
         scored(learning, text)
-    assert learning.used is used, "held-back texts are of the first kind still"
+    assert learning.adapter is used, "held-back texts are of the first kind still"
     assert learning.chosen is None
     for text in answers(80)[60:68]:
         scored(learning, text)
@@ -116,4 +117,4 @@ def test_two_texts_set_nothing_aside(tmp_path: Path) -> None:
     learned(learning, answers(60))
     for text in answers(80, likely=9)[:2]:
         scored(learning, text)
-    assert learning.chosen is learning.used is not None
+    assert learning.chosen is learning.adapter is not None

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from tandem.commands.options import FOLDER, json_option
 from tandem.core.errors import InvalidArgument, TandemError
-from tandem.learning.tenant_folders import default_folder, tenant_folders
-from tandem.learning.versions import TEXTS, AdapterVersions, LearningState, Version, read_state
+from tandem.learning.store import (
+    TEXTS,
+    AdapterStore,
+    LearningState,
+    Version,
+    default_folder,
+    read_state,
+    tenant_folders,
+)
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 _FOLDER = click.option(
     "--folder",
-    type=FOLDER,
+    type=click.Path(file_okay=False, path_type=Path),
     envvar="TANDEM_LEARN_FOLDER",
     help="Folder of the drafter (--learn-folder). Default: tandem/learning in $XDG_STATE_HOME or"
     " ~/.local/state.",
@@ -24,6 +31,10 @@ _FOLDER = click.option(
 _TENANT = click.option(
     "--tenant", metavar="NAME", help="Only this tenant, by the name that 'show' prints."
 )
+
+
+def _json(words: str) -> Callable[[Command], Command]:
+    return click.option("--json", "as_json", is_flag=True, help=words)
 
 
 @click.group(short_help="Show, roll back or reset what the draft model has learned.")
@@ -38,7 +49,7 @@ def learning() -> None:
 @learning.command()
 @_FOLDER
 @_TENANT
-@json_option("Print one JSON object: the folder and its tenants.")
+@_json("Print one JSON object: the folder and its tenants.")
 def show(folder: Path | None, tenant: str | None, as_json: bool) -> None:
     """Show each tenant's versions and their acceptance on held-back texts."""
     root = folder or default_folder()
@@ -57,13 +68,13 @@ def show(folder: Path | None, tenant: str | None, as_json: bool) -> None:
 @learning.command()
 @_FOLDER
 @_TENANT
-@json_option("Print one JSON object: the tenant, and the version in use now (0: none).")
+@_json("Print one JSON object: the tenant, and the version in use now (0: none).")
 def rollback(folder: Path | None, tenant: str | None, as_json: bool) -> None:
     """Go back to the version before the one in use, or to the draft model as it was installed."""
     chosen = _chosen(folder or default_folder(), tenant)
     if len(chosen) > 1:
         raise InvalidArgument("tenant", f"is needed: there are {len(chosen)} tenants")
-    state = _versions(chosen[0]).roll_back() if chosen else None
+    state = _store(chosen[0]).roll_back() if chosen else None
     if state is None:
         raise TandemError("no adapter is in use")
     if as_json:
@@ -76,12 +87,12 @@ def rollback(folder: Path | None, tenant: str | None, as_json: bool) -> None:
 @learning.command()
 @_FOLDER
 @_TENANT
-@json_option("Print one JSON object: the tenants whose learning was deleted.")
+@_json("Print one JSON object: the tenants whose learning was deleted.")
 def reset(folder: Path | None, tenant: str | None, as_json: bool) -> None:
     """Delete everything that was learned: texts, adapters and training."""
     chosen = _chosen(folder or default_folder(), tenant)
     for each in chosen:
-        _versions(each).reset()
+        _store(each).reset()
     if as_json:
         click.echo(json.dumps({"reset": [each.name for each in chosen]}))
     else:
@@ -98,9 +109,9 @@ def _chosen(root: Path, tenant: str | None) -> Sequence[Path]:
     return chosen
 
 
-def _versions(folder: Path) -> AdapterVersions:
+def _store(folder: Path) -> AdapterStore:
     state = read_state(folder)
-    return AdapterVersions(folder, "" if state is None else state.model)
+    return AdapterStore(folder, "" if state is None else state.model)
 
 
 def _described(folder: Path) -> dict[str, Any]:
@@ -110,18 +121,18 @@ def _described(folder: Path) -> dict[str, Any]:
         "tenant": folder.name,
         "used": state.used,
         "text_bytes": texts.stat().st_size if texts.exists() else 0,
-        "versions": [_version(each) for each in state.versions],
+        "versions": [_described_version(each) for each in state.versions],
     }
 
 
-def _version(version: Version) -> dict[str, Any]:
+def _described_version(version: Version) -> dict[str, Any]:
     return {
         "number": version.number,
         "made_at": version.made_at,
-        "acceptance_without": version.frozen,
+        "acceptance_without": version.base,
         "acceptance_before": version.before,
         "acceptance_after": version.after,
-        "held_back_tokens": version.held_back_tokens,
+        "held_back_tokens": version.validation_tokens,
         "trained_tokens": version.trained_tokens,
         "seconds": version.seconds,
         "cpu_seconds": version.cpu_seconds,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tandem.backends.adaptation import JudgedText, KnownProbs
+from tandem.learning.examples import Example, TargetProbs
 from tandem.runtime.private_files import (
     append_privately,
     framed,
@@ -28,10 +28,10 @@ log = get_logger(__name__)
 
 MAGIC = b"TDMLRN01"
 DIGEST_BYTES = 16
-MOST_PROMPT = 512
-MOST_ANSWER = 2048
+MAX_PROMPT = 512
+MAX_ANSWER = 2048
 """Tokens that are kept of a text: the end of its prompt, the beginning of its answer."""
-MOST_KNOWN = 32
+MAX_PROBS = 32
 """Tokens that are kept of a target distribution: the likeliest."""
 KEPT_SHARE = 0.75
 """Of the limit: what is left of a full file when it is written anew."""
@@ -43,15 +43,15 @@ class Damaged(Exception):
     """A record that is not what was written."""
 
 
-class ReplayStore:
-    """The file at `path`, of at most `most_bytes`, for token ids below `vocabulary_size` of the
+class ReplayBuffer:
+    """The file at `path`, of at most `max_bytes`, for token ids below `vocabulary_size` of the
     vocabulary with this hash. Not for two threads at once; every method may raise OSError."""
 
     def __init__(
-        self, path: Path, most_bytes: int, vocabulary_hash: str, vocabulary_size: int
+        self, path: Path, max_bytes: int, vocabulary_hash: str, vocabulary_size: int
     ) -> None:
         self._path = path
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         digest = hashlib.sha256(vocabulary_hash.encode()).digest()
         self._start = MAGIC + digest[:DIGEST_BYTES]
         self._vocabulary_size = vocabulary_size
@@ -60,7 +60,7 @@ class ReplayStore:
         self.size_bytes = 0
         """Of the file, as far as it is believed."""
 
-    def read(self) -> list[JudgedText]:
+    def read(self) -> list[Example]:
         """Return the texts, oldest first; what cannot be read is left out, and overwritten by the
         next `add`."""
         try:
@@ -68,7 +68,7 @@ class ReplayStore:
         except FileNotFoundError:
             self._keep(None)
             return []
-        texts: list[JudgedText] = []
+        texts: list[Example] = []
         records: list[bytes] = []
         why = "" if content.startswith(self._start) else "it is of another vocabulary or format"
         end = len(self._start)
@@ -92,11 +92,11 @@ class ReplayStore:
             self._write()
         return texts
 
-    def add(self, text: JudgedText) -> None:
+    def add(self, text: Example) -> None:
         """Add a text; the oldest ones go where it would not fit."""
-        record = _encoded(trimmed(text))
+        record = _encoded(_trimmed(text))
         records = self._records
-        if records is not None and self.size_bytes + len(record) <= self._most_bytes:
+        if records is not None and self.size_bytes + len(record) <= self._max_bytes:
             try:
                 append_privately(self._path, record)
             except FileNotFoundError:  # what it held was deleted on purpose
@@ -108,7 +108,7 @@ class ReplayStore:
             return
         self._keep([*(records or ()), record])
         assert self._records is not None, "kept just now"
-        while len(self._records) > 1 and self.size_bytes > KEPT_SHARE * self._most_bytes:
+        while len(self._records) > 1 and self.size_bytes > KEPT_SHARE * self._max_bytes:
             self.size_bytes -= len(self._records.pop(0))
         self._write()
 
@@ -121,42 +121,40 @@ class ReplayStore:
         replace_privately(self._path, self._start + b"".join(self._records or ()))
 
 
-def trimmed(text: JudgedText) -> JudgedText:
+def _trimmed(text: Example) -> Example:
     """Return the part of a text that is kept."""
-    start = max(0, text.first - MOST_PROMPT)
-    part = text.part(start, min(len(text), text.first + MOST_ANSWER))
-    return part
+    start = max(0, text.first - MAX_PROMPT)
+    return text.part(start, min(len(text), text.first + MAX_ANSWER))
 
 
-def _encoded(text: JudgedText) -> bytes:
+def _encoded(text: Example) -> bytes:
     parts = [
         _TEXT.pack(
             *(len(text), text.first, text.temperature, text.seed is not None),
-            *(text.seed or 0, text.position, len(text.known_probs)),
+            *(text.seed or 0, text.position, len(text.target_probs)),
         ),
         text.token_ids.astype("<u4").tobytes(),
     ]
-    for index, known in sorted(text.known_probs.items()):
-        kept = np.argsort(-known.probs, kind="stable")[:MOST_KNOWN]
+    for index, known in sorted(text.target_probs.items()):
+        kept = np.argsort(-known.probs, kind="stable")[:MAX_PROBS]
         parts += [
             _PROBS.pack(index, len(kept)),
             known.ids[kept].astype("<u4").tobytes(),
             known.probs[kept].astype("<f4").tobytes(),
             known.draft_probs[kept].astype("<f4").tobytes(),
         ]
-    payload = b"".join(parts)
-    return framed(payload)
+    return framed(b"".join(parts))
 
 
-def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
-    """Decode a judged text. Raises Damaged for bytes that cannot be one."""
+def _decoded(payload: bytes, vocabulary_size: int) -> Example:
+    """Decode a text. Raises Damaged for bytes that cannot be one."""
     try:
         header = _TEXT.unpack_from(payload)
         count, first, temperature, seeded, seed, position, known_count = header
         at = _TEXT.size
         ids = _ids(payload, at, count, vocabulary_size)
         at += 4 * count
-        known_probs = {}
+        target_probs = {}
         for _ in range(known_count):
             index, size = _PROBS.unpack_from(payload, at)
             at += _PROBS.size
@@ -165,18 +163,18 @@ def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
             at += 12 * size
             if not first <= index < count or not ((both >= 0) & (both <= 1)).all():
                 raise Damaged("probabilities that cannot be")
-            known_probs[index] = KnownProbs(known_ids, both[:size], both[size:])
+            target_probs[index] = TargetProbs(known_ids, both[:size], both[size:])
     except (struct.error, ValueError) as error:
         raise Damaged("a text is shorter than it says") from error
     if at != len(payload) or not 1 <= first < count or not 0 <= temperature < 100:
         raise Damaged("a text that cannot be")
-    return JudgedText(
+    return Example(
         token_ids=ids,
         first=first,
         temperature=temperature,
         seed=seed if seeded else None,
         position=position,
-        known_probs=known_probs,
+        target_probs=target_probs,
     )
 
 

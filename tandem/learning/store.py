@@ -1,30 +1,38 @@
-"""The adapters of one tenant on disk: their versions, which of them is in use, and what is in
-training.
+"""What is learned, on disk: a private folder for each tenant, named by a hash, with the versions of
+its adapter, which of them is in use, and what is in training.
 
 One JSON file says what is in use; adapters and the state of training are safetensors beside it.
 Another process may roll back or reset meanwhile: every change reads the file first, under a lock,
-and `changed` tells a reader to read it again. Invariants: files are private, and replaced as a
-whole; what is in use was complete on disk before it was; the adapters of another model are never
-read.
+and `changed` tells a reader to read it again. Invariants: a tenant's folder is used for that tenant
+alone; a caller with many tenants displaces its own and nobody else's, and no more folders are made
+than the limit; files are private, and replaced as a whole; what is in use was complete on disk
+before it was; the adapters of another model are never read.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
+import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, TypeAdapter
 
-from tandem.backends.adaptation import Weights
-from tandem.runtime.private_files import make_private_folder, replace_privately
+from tandem.learning.adaptation import Weights
+from tandem.net.tenant import Tenant
+from tandem.runtime.private_files import (
+    make_private_folder,
+    replace_privately,
+    user_state_folder,
+)
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -32,24 +40,28 @@ log = get_logger(__name__)
 STATE = "learning.json"
 TEXTS = "texts.bin"
 TRAINING = "training.safetensors"
-MOST_VERSIONS = 5
-_TENSOR = "adapter"
-_FORMAT = 1
+MAX_VERSIONS = 5
+MAX_TENANTS = 64
+_CALLER_DIGITS = 12
+_TENANT_DIGITS = 20
+_ADAPTER = "adapter"
+_BEGAN_WITH = "began_with"
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One adapter. `before` and `after` are the acceptance on held-back texts, without any adapter
-    and with this one; the seconds are those of its training, from the version before it on."""
+    """One adapter. `base` and `after` are the acceptance on validation texts, without any adapter
+    and with this one, `before` with the version before it; the seconds are those of its training,
+    from that version on."""
 
-    number: int
-    frozen: float
-    before: float
-    after: float
-    held_back_tokens: int
-    trained_tokens: int
-    seconds: float
-    cpu_seconds: float
+    number: NonNegativeInt
+    base: NonNegativeFloat
+    before: NonNegativeFloat
+    after: NonNegativeFloat
+    validation_tokens: NonNegativeInt
+    trained_tokens: NonNegativeInt
+    seconds: NonNegativeFloat
+    cpu_seconds: NonNegativeFloat
     made_at: str
 
 
@@ -60,18 +72,22 @@ class LearningState:
 
     model: str
     generation: str
-    used: int = 0
-    newest: int = 0
+    used: NonNegativeInt = 0
+    newest: NonNegativeInt = 0
     versions: tuple[Version, ...] = ()
+    format: Literal[2] = 2
 
     @property
-    def version(self) -> Version | None:
-        """The version in use."""
-        return next((each for each in self.versions if each.number == self.used), None)
+    def began_with(self) -> str:
+        """What a training that begins now starts from."""
+        return f"{self.generation} {self.used}"
 
 
-class AdapterVersions:
-    """Versions in `folder`, for a `model` (a hash of its weights and the layout of its adapters).
+_STATE = TypeAdapter(LearningState)
+
+
+class AdapterStore:
+    """Adapters in `folder`, for a `model` (a hash of its weights and the layout of its adapters).
     Not for two threads at once. What it writes may raise OSError."""
 
     def __init__(self, folder: Path, model: str) -> None:
@@ -95,9 +111,13 @@ class AdapterVersions:
 
     def weights(self, number: int) -> Weights | None:
         """Return the weights of a version; None, with one warning, where they cannot be read."""
-        tensors = _read_tensors(self._path(number))
-        weights = tensors.get(_TENSOR)
-        if weights is None or weights.dtype != np.float32 or weights.ndim != 1:
+        path = self._path(number)
+        try:
+            weights = _tensors(path)[_ADAPTER]
+            if weights.dtype != np.float32 or weights.ndim != 1:
+                raise ValueError(f"{weights.ndim} dimensions of {weights.dtype}")
+        except Exception as error:  # whatever a file has, answers go on
+            _leave_out(path, error)
             return None
         return weights
 
@@ -106,16 +126,14 @@ class AdapterVersions:
         nothing changed, where somebody rolled back or reset meanwhile."""
         with self._changing() as current:
             same_model = current is not None and current.model == self._model
-            if current is not None and same_model and _begins(current) != _begins(state):
+            if current is not None and same_model and current.began_with != state.began_with:
                 return None
             number = state.newest + 1
-            replace_privately(self._path(number), _packed({_TENSOR: weights}))
-            versions = (*state.versions, replace(version, number=number))[-MOST_VERSIONS:]
+            replace_privately(self._path(number), _packed({_ADAPTER: weights}))
+            versions = (*state.versions, replace(version, number=number))[-MAX_VERSIONS:]
             after = replace(state, used=number, newest=number, versions=versions)
             self._write(after)
-            for path in self.folder.glob("adapter-*.safetensors"):
-                if path.name not in {self._path(each.number).name for each in versions}:
-                    path.unlink(missing_ok=True)
+            self._delete_adapters(but={self._path(each.number) for each in versions})
         return after
 
     def roll_back(self) -> LearningState | None:
@@ -137,8 +155,7 @@ class AdapterVersions:
             self._write(LearningState(model, secrets.token_hex(8)))
             (self.folder / TEXTS).unlink(missing_ok=True)
             (self.folder / TRAINING).unlink(missing_ok=True)
-            for path in self.folder.glob("adapter-*.safetensors"):
-                path.unlink(missing_ok=True)
+            self._delete_adapters()
 
     def keep_training(self, state: LearningState, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Keep the state of training, unless somebody reset meanwhile."""
@@ -147,24 +164,33 @@ class AdapterVersions:
                 self._write(state)
             elif current.generation != state.generation:
                 return
-            content = _packed(tensors, {"begins": _begins(state)})
+            content = _packed({**tensors, _BEGAN_WITH: _bytes(state.began_with)})
             replace_privately(self.folder / TRAINING, content, durable=False)
 
     def training(self, state: LearningState) -> dict[str, NDArray[Any]]:
         """Return the state of training that began with what is in use; empty where there is
-        none."""
+        none, with one warning where it cannot be read."""
         path = self.folder / TRAINING
-        tensors = _read_tensors(path)
-        if not tensors or _metadata(path).get("begins") != _begins(state):
+        try:
+            tensors = _tensors(path)
+            began_with = tensors.pop(_BEGAN_WITH)
+        except FileNotFoundError:
             return {}
-        return tensors
+        except Exception as error:  # likewise
+            _leave_out(path, error)
+            return {}
+        return tensors if np.array_equal(began_with, _bytes(state.began_with)) else {}
 
     def _path(self, number: int) -> Path:
         return self.folder / f"adapter-{number}.safetensors"
 
+    def _delete_adapters(self, but: Collection[Path] = ()) -> None:
+        for path in self.folder.glob("adapter-*.safetensors"):
+            if path not in but:
+                path.unlink(missing_ok=True)
+
     def _write(self, state: LearningState) -> None:
-        content = {"format": _FORMAT, **asdict(state)}
-        replace_privately(self.folder / STATE, json.dumps(content, indent=1).encode())
+        replace_privately(self.folder / STATE, _STATE.dump_json(state, indent=1))
         self._seen = self._stamp()
 
     def _stamp(self) -> tuple[int, int] | None:
@@ -193,65 +219,71 @@ def read_state(folder: Path) -> LearningState | None:
     read."""
     path = folder / STATE
     try:
-        content = json.loads(path.read_text("utf-8"))
-        if content.pop("format") != _FORMAT:
-            raise ValueError("another format")
-        versions = tuple(Version(**each) for each in content.pop("versions"))
-        state = LearningState(**content, versions=versions)
-        _check_types(state)
-        for version in versions:
-            _check_types(version)
-        return state
+        return _STATE.validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
         return None
-    except Exception as error:  # such as RecursionError: whatever a file has, answers go on
-        log.warning("what was learned is left out", file=str(path), reason=repr(error))
+    except Exception as error:  # likewise
+        _leave_out(path, error)
         return None
 
 
-_KINDS: dict[object, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
+def default_folder() -> Path:
+    """Return the user's own folder: in $XDG_STATE_HOME, or ~/.local/state."""
+    return user_state_folder("learning")
 
 
-def _check_types(record: LearningState | Version) -> None:
-    """Raise TypeError for a text or a number that is something else, or a number below 0."""
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if (kinds := _KINDS.get(field.type)) is None:
-            continue
-        fits = type(value) in kinds  # True is no number here
-        if not fits or (kinds != (str,) and not value >= 0):
-            raise TypeError(f"{field.name} is {value!r:.40}")
+def tenant_folders(root: Path) -> list[Path]:
+    """Return the folders of all tenants, by name."""
+    if not root.is_dir():
+        return []
+    return sorted(each for each in root.iterdir() if each.is_dir())
 
 
-def _begins(state: LearningState) -> str:
-    return f"{state.generation} {state.used}"
+def open_folder(root: Path, tenant: Tenant) -> Path | None:
+    """Return the tenant's folder in `root`, made if it is not there; None where there is no room
+    for another one. Raises OSError."""
+    make_private_folder(root)
+    caller = _hex_digest(tenant.caller.encode())[:_CALLER_DIGITS]
+    folder = root / f"{caller}-{_hex_digest(tenant.key)[:_TENANT_DIGITS]}"
+    if not folder.is_dir():
+        folders = tenant_folders(root)
+        if len(folders) >= MAX_TENANTS:
+            same = [each for each in folders if each.name.startswith(f"{caller}-")]
+            if not same:
+                return None
+            shutil.rmtree(min(same, key=_last_use))
+        make_private_folder(folder)
+    return folder
 
 
-# safetensors is imported where it is used: a drafter that learns nothing may lack it.
+def _last_use(folder: Path) -> float:
+    times = [path.stat().st_mtime for name in (STATE, TEXTS) if (path := folder / name).exists()]
+    return max(times, default=0.0)
 
 
-def _packed(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> bytes:
+def _hex_digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _leave_out(path: Path, error: Exception) -> None:
+    # One line: pydantic spells out what it was given.
+    log.warning("what was learned is left out", file=str(path), reason=f"{error!r:.200}")
+
+
+def _bytes(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+# safetensors is imported where it is used: `tandem learning` need not wait for it.
+
+
+def _packed(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     from safetensors.numpy import save
 
-    return save(dict(tensors), metadata)
+    return save(dict(tensors))
 
 
-def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+def _tensors(path: Path) -> dict[str, NDArray[Any]]:
     from safetensors.numpy import load
 
-    try:
-        return load(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except Exception as error:  # as above
-        log.warning("an adapter is left out", file=str(path), reason=repr(error))
-        return {}
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a safetensors file, which begins with the length of its JSON header."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header: dict[str, Any] = json.loads(file.read(length))
-    metadata: dict[str, str] = header.get("__metadata__", {})
-    return metadata
+    return load(path.read_bytes())

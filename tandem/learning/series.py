@@ -48,8 +48,8 @@ class LearningSeries(Series):
         Gauge, "learning_stored_bytes", "Size of the texts kept to learn from, in bytes."
     )
 
-    def judged(self, outcome: str, before: float, after: float) -> None:
-        """Count a judgement; `outcome` is a fixed word."""
+    def evaluated(self, outcome: str, before: float, after: float) -> None:
+        """Count an evaluation; `outcome` is a fixed word."""
         self.count(LearningSeries.judgements, "outcome", outcome)
         self.acceptance_before.set(before)
         self.acceptance_after.set(after)
