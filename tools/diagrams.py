@@ -179,7 +179,7 @@ DECODER_STATES = LaneDiagram(
     lanes=("decoding", "stopped", "settled", "ended"),
     arrows=(
         Arrow(START, "decoding", "open"),
-        Arrow("decoding", "decoding", "draft, target, new relevances"),
+        Arrow("decoding", "decoding", "draft, target"),
         Arrow("decoding", "stopped", "stop string complete"),
         Arrow("decoding", "settled", "last target or length limit"),
         Arrow("stopped", "settled", "last target"),

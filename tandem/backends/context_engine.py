@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,14 @@ from tandem.backends.interface import (
     Session,
     never,
 )
-from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.backends.request_checks import (
+    check_batch,
+    check_capacity,
+    check_length,
+    own_session,
+)
+from tandem.backends.text_session import TextSession
 from tandem.core.errors import InvalidArgument
-from tandem.core.tree import check_path
 
 Distribution = Callable[[tuple[int, ...]], Sequence[float] | NDArray[np.floating]]
 """The probabilities [vocabulary_size] of the token after a context."""
@@ -65,7 +71,7 @@ class ContextEngine(EngineDefaults):
             batch_invariant=True,
         )
         self._open: set[ContextSession] = set()
-        self.kv_copies = ContextCopies(self._open_session) if copies else None
+        self.kv_copies = ContextCopies(self._open) if copies else None
 
     @property
     def kv_bytes_in_use(self) -> int:
@@ -80,7 +86,7 @@ class ContextEngine(EngineDefaults):
         return ContextSession(self._open, (), capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> ContextSession:
-        source = self._open_session(parent)
+        source = own_session(parent, ContextSession, self._open)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return ContextSession(self._open, source.token_ids[:length], capacity)
@@ -88,7 +94,7 @@ class ContextEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [own_session(request.session, ContextSession, self._open) for request in batch]
         check_batch(batch, self)
         wholes = [session.begin(seg) for session, seg in zip(sessions, batch, strict=True)]
         self._call_exits(sessions, wholes, cancelled)
@@ -96,9 +102,9 @@ class ContextEngine(EngineDefaults):
         for session, whole in zip(sessions, wholes, strict=True):
             if cancelled():
                 raise ForwardCancelled("cancelled while the model was computing")
-            answers.append(self._logits(session.token_ids, whole, self._probs))
+            answers.append(self._logits(session, whole, self._probs))
         for session, whole in zip(sessions, wholes, strict=True):
-            session.feed(whole)
+            session.commit(whole)
         return answers
 
     def _call_exits(
@@ -112,11 +118,12 @@ class ContextEngine(EngineDefaults):
                 if index in request.exits and request.logits_to_keep:
                     if cancelled():
                         raise ForwardCancelled("cancelled between two early exits")
-                    request.on_exit(index, self._logits(session.token_ids, request, probs))
+                    request.on_exit(index, self._logits(session, request, probs))
 
     def _logits(
-        self, committed: tuple[int, ...], request: ForwardRequest, probs_of: Distribution
+        self, session: ContextSession, request: ForwardRequest, probs_of: Distribution
     ) -> Logits:
+        committed = tuple(session.token_ids)
         rows = np.empty((request.logits_to_keep, self.vocabulary_size), dtype=np.float32)
         first = len(request.token_ids) - request.logits_to_keep
         for row in range(request.logits_to_keep):
@@ -128,91 +135,46 @@ class ContextEngine(EngineDefaults):
                 rows[row] = np.log(probs)
         return rows
 
-    def _open_session(self, session: Session) -> ContextSession:
-        if not isinstance(session, ContextSession) or session not in self._open:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
-
-class ContextSession:
-    """A session that keeps the token ids themselves in place of keys and values."""
+class ContextSession(TextSession):
+    """A session that keeps the token ids themselves in place of keys and values; of those that it
+    begins with, `shared`, another one keeps them."""
 
     def __init__(
         self,
-        open_sessions: set[ContextSession],
-        shared: tuple[int, ...],
+        open_sessions: set[Any],
+        shared: Sequence[int],
         capacity: int,
         spare: int = 0,
     ) -> None:
-        self.capacity = capacity
-        self.slots = capacity + spare
+        super().__init__(open_sessions, capacity, spare)
+        self.token_ids += shared
         self.own_capacity = self.slots - len(shared)
-        self.token_ids = shared
-        self._tree: ForwardRequest | None = None
-        self._open_sessions = open_sessions
-        open_sessions.add(self)
-
-    @property
-    def length(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def tree(self) -> tuple[int, ...] | None:
-        return None if self._tree is None else self._tree.parents
 
     def begin(self, request: ForwardRequest) -> ForwardRequest:
         """Return what a pass works on: the request after the pending tree if it grows that, else
-        alone."""
-        if request.extends_tree and self._tree is not None:
-            return grown(self._tree, request)
-        self._tree = None
-        return request
-
-    def feed(self, request: ForwardRequest) -> None:
-        """Commit a chain, or hold a tree until `keep_path`."""
-        if request.parents is None:
-            self.token_ids += tuple(request.token_ids)
-        else:
-            self._tree = request
-
-    def rollback(self, length: int) -> None:
-        self._check_open()
-        check_length(length, self.length)
-        self.token_ids = self.token_ids[:length]
-        self._tree = None
-
-    def keep_path(self, indices: Sequence[int]) -> None:
-        self._check_open()
-        check_path(self.tree, indices)
-        assert self._tree is not None
-        self.token_ids += tuple(self._tree.token_ids[node] for node in indices)
-        self._tree = None
-
-    def close(self) -> None:
-        self._open_sessions.discard(self)
-
-    def _check_open(self) -> None:
-        if self not in self._open_sessions:
-            raise InvalidArgument("session", "the session is closed")
+        alone, and the tree is dropped."""
+        whole = self.whole(request)
+        if not request.extends_tree:
+            self.pending = None
+        return whole
 
 
 class ContextCopies:
-    """Copies of the token ids of a session's blocks."""
+    """Copies of the token ids of a session's blocks, for the `open_sessions` of an engine."""
 
-    def __init__(self, open_session: Callable[[Session], ContextSession]) -> None:
-        """Copy from and to the sessions that `open_session` returns; it raises InvalidArgument for
-        a session that is not the engine's."""
-        self._open_session = open_session
+    def __init__(self, open_sessions: set[ContextSession]) -> None:
+        self._open = open_sessions
 
     def copy(self, session: Session, first: int, end: int) -> list[tuple[int, ...]]:
-        token_ids = self._open_session(session).token_ids
+        token_ids = own_session(session, ContextSession, self._open).token_ids
         if not 0 <= first <= end <= len(token_ids):
             raise InvalidArgument("length", f"has {len(token_ids)} tokens, {end} are needed")
-        return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
+        return [tuple(token_ids[at : at + KV_BLOCK]) for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:
-        mine = self._open_session(session)
-        token_ids = tuple(chain.from_iterable(copies))
+        mine = own_session(session, ContextSession, self._open)
+        token_ids = list(chain.from_iterable(copies))
         if mine.length or len(token_ids) > mine.capacity:
             why = f"{len(token_ids)} tokens for a session with {mine.length} of {mine.capacity}"
             raise InvalidArgument("length", why)

@@ -127,7 +127,7 @@ class EngineThread:
         self._stopped = False
         self._handover = threading.Lock()
         self._chunks = ChunkRows(pass_times, engine.capabilities)
-        self._watchdog = Watchdog(stuck_after_s, learns=not engine.capabilities.skips)
+        self._watchdog = Watchdog(stuck_after_s)
         if pass_times is not None:
             self._watchdog.knows(1, pass_times.first_s)
             self._watchdog.knows(pass_times.longest_rows, pass_times.longest_s)
@@ -374,10 +374,11 @@ class EngineThread:
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
         watchdog = self._watchdog
+        handles = [handle for handle, _ in batch.jobs]
 
-        def cancelled() -> bool:
+        def cancelled() -> bool:  # asked with every layer, and mostly of one job alone
             watchdog.progressed(time.monotonic())
-            return all(handle.cancelled for handle, _ in batch.jobs)
+            return handles[0].cancelled and all(handle.cancelled for handle in handles)
 
         watchdog.began(batch.tokens, time.monotonic())
         logits = self.engine.forward(batch.requests, cancelled)

@@ -29,8 +29,8 @@ from tandem.specdec.judge import (
 )
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
+from tandem.specdec.proposers import NO_TEXTS, TextDrafts
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
 
 Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]

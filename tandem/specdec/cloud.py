@@ -81,8 +81,8 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
+from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.presets import VerifySettings
-from tandem.specdec.recalled_text import Recollection
 from tandem.specdec.rules import (
     Proposal,
     TargetProbs,
@@ -194,7 +194,7 @@ class CloudMachine:
         draft_budget: CloudDraftBudget | None = None,
         lookup_budget: CloudDraftBudget | None = None,
         has_draft_model: bool = True,
-        memory: Recollection | None = None,
+        memory: NgramTexts | None = None,
     ) -> None:
         """Take the frame that opens the session.
 
@@ -271,7 +271,7 @@ class CloudMachine:
         self,
         draft_budget: CloudDraftBudget | None,
         lookup_budget: CloudDraftBudget | None,
-        memory: Recollection | None,
+        memory: NgramTexts | None,
     ) -> CloudDrafting:
         """Return what makes the cloud's own drafts, of the kind that the session asks for."""
         settings = self.settings

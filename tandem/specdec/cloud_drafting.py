@@ -21,10 +21,10 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.messages import Open
+from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.presets import Preset, VerifySettings
-from tandem.specdec.recalled_text import Recollection
+from tandem.specdec.proposers import AnswerTexts
 from tandem.specdec.rules import Proposal
-from tandem.specdec.text_drafts import AnswerTexts
 
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
@@ -63,7 +63,7 @@ class DraftingContext:
     acceptance: SessionAcceptance
     longest_remembered: int = 0
     budget: CloudDraftBudget | None = None
-    memory: Recollection | None = None
+    memory: NgramTexts | None = None
     prompt_length: int = 0
 
 

@@ -75,10 +75,10 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.presets import MAX_DRAFT_LENGTH
+from tandem.specdec.proposers import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
-from tandem.specdec.text_drafts import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
@@ -188,7 +188,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.ALONE or not self._texts.on:
             return NO_TEXTS
         if task.branch and task is not self._drafting.task:
-            in_flight = self.context(task)[len(self.committed) :]
+            in_flight = self.context(task, len(self.committed))
         else:
             in_flight = self._drafting.token_ids[: task.position - len(self.committed)]
         return self._texts_after(in_flight)
@@ -536,11 +536,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         leaving = self._leaving and not self._drafting.chunk_is_open  # chunks are judged whole
         return leaving or self._recovery.waits
 
-    def context(self, task: DraftTask) -> tuple[int, ...]:
-        """Return all tokens before the first one of a task."""
+    def context(self, task: DraftTask, first: int = 0) -> tuple[int, ...]:
+        """Return the tokens from position `first` on that come before the first one of a task."""
         if task.branch and task is not self._drafting.task:
-            return self._predrafting.context(task)
-        return self._drafting.context[: task.position]
+            return self._predrafting.context(task, first)
+        return self._drafting.unfed(task.position, first)
 
     def drafted(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float, now: float

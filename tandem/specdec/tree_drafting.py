@@ -16,8 +16,8 @@ from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Verdict
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
+from tandem.specdec.proposers import Proposed
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.text_drafts import TextDraft
 
 MOST_REMEMBERED = 0.75
 """Of a node's distribution, at most, for the tokens that are remembered: the model has a say."""
@@ -236,7 +236,7 @@ class TreeGrowth:
         return self._layers == len(self._task.expansion) or not self.newest
 
 
-def with_remembered(probs: Array, remembered: Sequence[TextDraft]) -> Array:
+def with_remembered(probs: Array, remembered: Sequence[Proposed]) -> Array:
     """Return the draft model's distribution [V] after a node with the tokens that the memory
     proposes there, each by its chance: so they are most likely among the candidates. Candidates are
     drawn from it as from any other, so that every rule stays exact."""

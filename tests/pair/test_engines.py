@@ -50,7 +50,6 @@ SIDES = {
     "int4": Sides(draft_dtype="int4", target_dtype="int4"),
     "an int4 draft for a float32 target": Sides(draft_dtype="int4"),
     "lookup": Sides(draft_engine="lookup"),
-    "lookup, else model": Sides(draft_engine="lookup+torch", quick=("coupled",), long=("dssd",)),
     "a GGUF draft": Sides(draft_gguf="Q8_0", quick=("coupled",), long=("dssd",)),
     "GGUF on both sides": Sides(draft_gguf="Q8_0", target_gguf="F32"),
 }

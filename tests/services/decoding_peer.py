@@ -65,6 +65,18 @@ class OneDecoder:
         self.engine = engine
         self.metrics = metrics
 
+    def documents_found(self, source: str) -> int:
+        """How many documents' keys and values came from there."""
+        return int(
+            sum(
+                sample.value
+                for metric in self.metrics.registry.collect()
+                for sample in metric.samples
+                if sample.name == "tandem_document_kv_lookups_total"
+                and sample.labels["source"] == source
+            )
+        )
+
 
 @asynccontextmanager
 async def decoder(
@@ -139,10 +151,8 @@ class AggregatorPeer:
         self.text = (*opened.prompt_ids, *message.committed_ids)
         return opened  # type: ignore[no-any-return]
 
-    async def send_target(self, *token_ids: int, epoch: int = 0, last: bool = False) -> None:
-        frame = DecodingTarget(
-            SESSION, epoch, len(self.text), prefix_of(self.text), token_ids, last
-        )
+    async def send_target(self, *token_ids: int, last: bool = False) -> None:
+        frame = DecodingTarget(SESSION, 0, len(self.text), prefix_of(self.text), token_ids, last)
         self.text += token_ids
         await self.send(frame)
 

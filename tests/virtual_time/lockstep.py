@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from tandem.core.ngram_index import NgramIndex
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
@@ -35,11 +36,11 @@ from tandem.specdec.messages import (
     Open,
     Work,
 )
+from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
-from tandem.specdec.recalled_text import RecallTally, Recollection
-from tandem.specdec.text_drafts import TextDrafts
-from tandem.specdec.text_memory import Block, TextMemory
+from tandem.specdec.proposers import TextDrafts
+from tandem.specdec.text_memory import TextMemory
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 from tandem.testing.simulation.simulated_cloud_drafts import draw
 from tests.virtual_time.cases import ModelPair, TokenIds
@@ -73,29 +74,27 @@ def request_for(
         preset=replace(chosen, recalls=True) if remembered else chosen,
         eos_token_ids=ends,
         predicted=None if predicted is None else PredictedText(predicted, size),
-        memory=recollection_of(prompt_ids, size, remembered) if remembered else None,
+        memory=texts_for(prompt_ids, size, remembered) if remembered else None,
     )
 
 
-def recollection_of(
-    prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]
-) -> Recollection:
+def texts_for(prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]) -> NgramTexts:
     """What an answer may be drafted from after these texts, which were always right so far."""
-    blocks, tally = _remembered(tuple(texts))
-    return Recollection.of(prompt_ids, vocabulary_size, blocks, deepcopy(tally))
+    earlier, hit_rates = _remembered(tuple(texts))
+    return NgramTexts.of(prompt_ids, vocabulary_size, earlier, deepcopy(hit_rates))
 
 
 @cache
-def _remembered(texts: tuple[TokenIds, ...]) -> tuple[tuple[Block, ...], RecallTally]:
-    """The same for every path through the random choices; an answer changes the tally alone."""
+def _remembered(texts: tuple[TokenIds, ...]) -> tuple[NgramIndex, HitRates]:
+    """The same for every path through the random choices; an answer changes the rates alone."""
     memory = TextMemory(quota=10_000)
-    tally = RecallTally()
+    hit_rates = HitRates()
     for text in texts:
         memory.learn(text, ())
         for _ in range(50):
-            tally.add(3, 1.0, True)
-            tally.add(5, 1.0, True)
-    return memory.blocks, tally
+            hit_rates.add(3, 1.0, True)
+            hit_rates.add(5, 1.0, True)
+    return memory.index, hit_rates
 
 
 def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudModel:
@@ -428,7 +427,7 @@ class Lockstep:
             memory = None
             if texts := self._remembered_in_cloud:
                 size = message.vocabulary_size
-                memory = recollection_of(message.prompt_ids, size, texts)
+                memory = texts_for(message.prompt_ids, size, texts)
             self.cloud = CloudMachine(message, self._model, self._rng, memory=memory)
             self._send_down([self.cloud.opened()])
             return

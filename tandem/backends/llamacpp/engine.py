@@ -16,8 +16,13 @@ from tandem.backends.interface import (
 )
 from tandem.backends.llamacpp.native import LlamaContext
 from tandem.backends.llamacpp.sequences import LlamaSession, Placed, SequencePool
-from tandem.backends.request_checks import check_batch, check_capacity, check_length
-from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from tandem.backends.request_checks import (
+    check_batch,
+    check_capacity,
+    check_length,
+    own_session,
+)
+from tandem.core.errors import FailedPrecondition, ResourceExhausted
 
 
 class LlamaCppEngine(EngineDefaults):
@@ -75,7 +80,7 @@ class LlamaCppEngine(EngineDefaults):
     def fork(self, parent: Session, length: int, capacity: int) -> LlamaSession:
         if not self.capabilities.forks:
             raise FailedPrecondition("llama.cpp cannot fork sessions where it is batch-invariant")
-        source = self._open_session(parent)
+        source = own_session(parent, LlamaSession, self._pool.sessions)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         self._check_cells(capacity - length)
@@ -84,7 +89,9 @@ class LlamaCppEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [
+            own_session(request.session, LlamaSession, self._pool.sessions) for request in batch
+        ]
         check_batch(batch, self)
         if not batch:
             return []
@@ -163,11 +170,6 @@ class LlamaCppEngine(EngineDefaults):
         if wanted > free:
             why = f"{wanted} tokens needed, {free} of {self._context.cells} free"
             raise ResourceExhausted(f"llama.cpp's keys and values: {why} (raise kv_cells)")
-
-    def _open_session(self, session: Session) -> LlamaSession:
-        if not isinstance(session, LlamaSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
 
 def _ends(batch: Sequence[ForwardRequest]) -> list[int]:

@@ -23,6 +23,7 @@ from tandem.backends.request_checks import (
     check_capacity,
     check_length,
     check_sessions,
+    own_session,
 )
 from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
@@ -143,7 +144,7 @@ class HuggingFaceEngine(EngineDefaults):
         return self._pool.open(capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> KvSession:
-        source = self._open_session(parent)
+        source = own_session(parent, KvSession, self._pool.sessions)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return self._pool.fork(source, length, capacity)
@@ -151,7 +152,9 @@ class HuggingFaceEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [
+            own_session(request.session, KvSession, self._pool.sessions) for request in batch
+        ]
         check_batch(batch, self)
         by_number: dict[int, Logits] = {}
         for numbers in self._passes(batch, sessions):
@@ -190,11 +193,6 @@ class HuggingFaceEngine(EngineDefaults):
             session.finish(len(request.token_ids), request.parents)
         ends = list(accumulate(request.logits_to_keep for request in batch))
         return [logits[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-    def _open_session(self, session: Session) -> KvSession:
-        if not isinstance(session, KvSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
 
 def _context_length(model: PreTrainedModel) -> int:

@@ -25,7 +25,7 @@ from tandem.backends.torch.kv_cache import KvSession
 from tandem.backends.torch.linear import Linear, make_linear, merged_linear
 from tandem.backends.torch.llama_forward import LlamaForward
 from tandem.backends.torch.products import LayerProducts, ModelProducts
-from tandem.backends.wrapped_session import WrappedSession
+from tandem.backends.wrapped_engine import WrappedSession
 from tandem.core.errors import InvalidArgument
 from tandem.learning.adaptation import Weights
 from tandem.learning.evaluation import Score

@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc
 
-from tandem.backends.end_of_text import reading_the_end
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
+from tandem.backends.sliding_window import with_sliding_window
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.thinking import with_thinking
@@ -178,7 +178,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         `split`: the target's first layers, for split inference. `memory`: what is remembered of
         texts; None: nothing. `hook`: what adapts the draft model, if anything does. `pass_times`:
         what the draft model's passes take, if that was measured."""
-        self._engine = engine = reading_the_end(engine)
+        self._engine = engine = with_sliding_window(engine)
         self._tokenizer = tokenizer
         self._split = split
         self._memory = memory
@@ -581,7 +581,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         memory = None
         # Of a prompt with images, token ids do not say all.
         if self._memory is not None and not (request.no_memory or request.params.images):
-            memory = await self._memory.recollection(checked.payer, prompt_ids)
+            memory = await self._memory.texts_for(checked.payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from math import inf
 
-from tandem.backends.end_of_text import reads_the_end
 from tandem.backends.interface import Engine
+from tandem.backends.sliding_window import has_sliding_window
 from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
@@ -42,7 +42,7 @@ class TextContext:
         or the draft model has to read the `whole` text, the draft model's."""
         mine = self._engine.context_length
         theirs = self._target or mine
-        end_suffices = not whole and reads_the_end(self._engine, tree_nodes)
+        end_suffices = not whole and has_sliding_window(self._engine, tree_nodes)
         return theirs if end_suffices else min(mine, theirs)
 
     async def learn_for(self, request: GenerationRequest) -> None:

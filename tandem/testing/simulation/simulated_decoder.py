@@ -23,7 +23,6 @@ class SimulatedStep:
     """A draft under way."""
 
     context: tuple[int, ...]
-    epoch: int
 
 
 class SimulatedDecoder:
@@ -54,7 +53,6 @@ class SimulatedDecoder:
         self.decode_s = decode_s
         self.committed = PrefixedTokens(token_ids)
         self.drafts: list[int] = []
-        self.epoch = 0
         self._step: SimulatedStep | None = None
 
     def begin(self) -> SimulatedStep | None:
@@ -62,7 +60,7 @@ class SimulatedDecoder:
         length = len(self.committed) + len(self.drafts)
         if self._step or len(self.drafts) >= self._ahead or length >= self._length_limit:
             return None
-        self._step = SimulatedStep((*self.committed.since(0), *self.drafts), self.epoch)
+        self._step = SimulatedStep((*self.committed.since(0), *self.drafts))
         return self._step
 
     def end(self, step: SimulatedStep) -> DecodingDraft | None:
@@ -79,7 +77,7 @@ class SimulatedDecoder:
         self.drafts.append(token)
         return DecodingDraft(
             self._session,
-            self.epoch,
+            0,
             position,
             prefix,
             token_id=token,
@@ -103,5 +101,4 @@ class SimulatedDecoder:
             # What is under way was to follow another text; or it is the very token that came.
             self.drafts.clear()
             self._step = None
-            self.epoch += 1
         self.committed.append(token)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
-from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
@@ -70,21 +71,6 @@ class DecodingTarget(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodingRelevance(Frame):
-    """New relevances from `base` on, in the order of the documents."""
-
-    relevances: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentUse:
-    """A document's tokens, and whether its KV was cached."""
-
-    tokens: int
-    cached: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DecodingOpened(Frame):
     """`base` and `prefix`: prompt and resume point."""
 
@@ -97,7 +83,8 @@ class DecodingOpened(Frame):
     log_mass: float
     ahead: int
     max_tokens: int
-    documents: tuple[DocumentUse, ...] = ()
+    document_tokens: tuple[int, ...] = ()
+    """Of each document."""
     processes: bool = False
     """Whether this decoder knows processors and all of the sampling settings."""
 
@@ -134,5 +121,11 @@ class DecodingText(Frame):
     token_texts: tuple[str, ...] = ()
 
 
-DecodeRequestMessage = DecodingOpen | DecodingTarget | DecodingRelevance | Cancel | Ping
+def frame_header(session: int, text: PrefixedTokens) -> FrameHeader:
+    """Return the fields of a frame at the end of a text. The prefix hash says what it is about:
+    here no frame counts epochs."""
+    return {"session": session, "epoch": 0, "base": len(text), "prefix_hash": text.prefix}
+
+
+DecodeRequestMessage = DecodingOpen | DecodingTarget | Cancel | Ping
 DecodeResponseMessage = DecodingOpened | DecodingDraft | DecodingText | GoingAway | Pong

@@ -194,7 +194,7 @@ class DecoderLink:
             self._events.failed(error)
             return
         for target in self._unanswered:
-            stream.send(replace(target, epoch=0))
+            stream.send(target)
 
 
 async def look_up_documents(

@@ -226,7 +226,7 @@ class _Session:
         self._writer.put([draft])
 
     async def _write(self, message: DecodeResponseMessage) -> None:
-        if not (isinstance(message, DecodingDraft) and self._run.stale(message)):
+        if not isinstance(message, DecodingDraft) or self._run.machine.stands(message):
             await self._stream.write(self._codec.encode(message))
 
 

@@ -21,7 +21,7 @@ from tandem.specdec.messages import CloudMessage, Open, Tokens, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import TokenIds, model_pair, preset
 from tests.virtual_time.cloud_frames import opening, pass_of
-from tests.virtual_time.lockstep import model_for, recollection_of, request_for
+from tests.virtual_time.lockstep import model_for, request_for, texts_for
 
 VOCABULARY = 30
 MODELS = model_pair(VOCABULARY, sharpness=5.0, noise=0.3)
@@ -56,7 +56,7 @@ def cloud_of(
 ) -> CloudMachine:
     """A cloud that remembers these texts, which were always right so far."""
     model = replace(model_for(MODELS, ends), max_draft_length=max_draft_length)
-    memory = recollection_of(PROMPT, VOCABULARY, [tuple(text) for text in texts])
+    memory = texts_for(PROMPT, VOCABULARY, [tuple(text) for text in texts])
     return CloudMachine(asked, model, memory=memory)
 
 

@@ -39,7 +39,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.text_drafts import NO_TEXTS
+from tandem.specdec.proposers import NO_TEXTS
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (

@@ -23,7 +23,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingCost,
     DecodingDraft,
     DecodingOpen,
-    DecodingRelevance,
     DecodingTarget,
 )
 from tandem.two_sided.protocol.mixture import Side
@@ -102,9 +101,5 @@ class Engine:
 
 def target(decoder: DecoderMachine, *token_ids: int, **changes: Any) -> DecodingTarget:
     committed = decoder.committed
-    frame = DecodingTarget(SESSION, decoder.epoch, len(committed), committed.prefix, token_ids)
+    frame = DecodingTarget(SESSION, 0, len(committed), committed.prefix, token_ids)
     return replace(frame, **changes)
-
-
-def relevance(decoder: DecoderMachine, base: int, *scores: float) -> DecodingRelevance:
-    return DecodingRelevance(SESSION, decoder.epoch, base, decoder.committed.prefix, scores)

@@ -21,10 +21,8 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
-    DecodingRelevance,
     DecodingTarget,
     DecodingText,
-    DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.local_drafting import local_draft
@@ -35,7 +33,7 @@ from tandem_api.common.v1.sampling_pb2 import TokenIds
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 
 V = 300
-HEAD = (7, 2, 11, 2**63 + 5)
+HEAD = (7, 0, 11, 2**63 + 5)
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
 HEADED = LocalProbs(payload=ProbsPayload.HEAD, head=64)
 OPEN = DecodingOpen(
@@ -67,7 +65,7 @@ OPENED = DecodingOpened(
     log_mass=-math.inf,
     ahead=8,
     max_tokens=20,
-    documents=(DocumentUse(64, True), DocumentUse(12, False)),
+    document_tokens=(64, 12),
 )
 PROBS = sparse_wire_probs(np.eye(V, dtype=np.float32)[5] * 0.5 + np.float32(0.5) / V, "float16")
 DRAFT = DecodingDraft(
@@ -98,7 +96,6 @@ def answered(
         replace(OPEN, probs=HEADED),
         DecodingTarget(*HEAD, token_ids=(1, 299), last=True),
         DecodingTarget(*HEAD, token_ids=()),
-        DecodingRelevance(*HEAD, relevances=(0.5, -2.0)),
         Cancel(*HEAD),
         Ping(*HEAD, nonce=0),
     ],
@@ -157,9 +154,7 @@ def test_ids_alone_carry_no_distribution() -> None:
     [
         (pb.DecodeRequest(), "message"),
         (pb.DecodeRequest(target=pb.Target(token_ids=[V])), "token_ids"),
-        (pb.DecodeRequest(relevance=pb.Relevance(relevances=[math.nan])), "relevances"),
         (pb.DecodeRequest(target=pb.Target(token_ids=[1] * 513)), "token_ids"),
-        (pb.DecodeRequest(relevance=pb.Relevance(relevances=[1.0] * 65)), "relevances"),
         (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, stop=["s"] * 17)), "stop"),
         (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, stop=["s" * 257])), "stop"),
         (pb.DecodeRequest(open=pb.Open(text="x", committed_ids=[1] * 513)), "committed_ids"),

@@ -22,7 +22,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
-    DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
@@ -117,15 +116,14 @@ def test_documents_are_joined_where_one_side_decodes_alone(name: str) -> None:
 
 def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
     committed = PrefixedTokens((1, 2, 3, 8, 9))
-    found = REQUEST.opening(4, committed, 0.25)
+    found = REQUEST.opening(committed, 0.25)
     assert found == CollaborationOpen(
         session=7,
-        epoch=4,
+        epoch=0,
         base=5,
         prefix_hash=prefix(1, 2, 3, 8, 9),
         request=replace(REQUEST, committed_ids=(8, 9)),
         log_mass=0.25,
-        aggregation_side=Side.CLOUD,
     )
     assert found.document_kv is None
     assert found.answer_header == {
@@ -161,7 +159,7 @@ def test_what_a_frame_says_by_saying_nothing() -> None:
     assert not DecodingTarget(1, 0, 2, 9, (3,)).last
     assert DecodingCost() == DecodingCost(decode_s=0.0, queue_s=0.0, batch_size=1)
     older = DecodingOpened(1, 0, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 4, 20)
-    assert (older.processes, older.documents) == (False, ())
+    assert (older.processes, older.document_tokens) == (False, ())
 
 
 def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
@@ -197,7 +195,7 @@ def decoder(leading_length: int = 0, **changes: object) -> DecoderMachine:
 
 
 def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
-    found = decoder(committed_ids=(4,), ahead=3).opened([False, True])
+    found = decoder(committed_ids=(4,), ahead=3).opened()
     assert found == DecodingOpened(
         session=9,
         epoch=0,
@@ -212,7 +210,7 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
         log_mass=log_mass(RELEVANCES),
         ahead=3,
         max_tokens=20,
-        documents=(DocumentUse(4, False), DocumentUse(2, True)),
+        document_tokens=(4, 2),
         processes=True,
     )
 
@@ -248,11 +246,11 @@ def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> Non
     machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
     known = DraftHead(np.array([0]), np.array([1.0]))
     cost = DecodingCost(decode_s=0.25, queue_s=0.125)
-    drafted = own(token=3, probs=known, log_mass=0.5, epoch=4, cost=cost)
+    drafted = own(token=3, probs=known, log_mass=0.5, cost=cost)
     (sent,) = told(machine.drafted(drafted, 3.5), SideDraftFrame)
     assert sent == SideDraftFrame(
         session=1,
-        epoch=4,
+        epoch=0,
         base=2,
         prefix_hash=prefix_after(()),
         token_id=3,
@@ -283,14 +281,13 @@ def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
 
 
 def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
-    """With the epochs that each of the two counts: the decoder's goes on from what it said last."""
     machine = device()
-    machine.drafted(own(epoch=3), 0.0)
+    machine.drafted(own(), 0.0)
     outputs = machine.receive(frame(), 0.0)
     assert outputs[0] == ToPeer(
         TargetFrame(
             session=1,
-            epoch=3,
+            epoch=0,
             base=2,
             prefix_hash=prefix_after(()),
             token_ids=(0,),
@@ -300,7 +297,7 @@ def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
     )
     assert outputs[1] == ToDecoder(
         DecodingTarget(
-            session=1, epoch=3, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False
+            session=1, epoch=0, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False
         )
     )
 
@@ -345,12 +342,12 @@ def test_a_longer_list_is_asked_for_where_the_text_ends() -> None:
     preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
     machine = device(preset=preset, sampling=greedy)
     flat = np.full(4, 0.25, dtype=np.float32)
-    machine.drafted(own(probs=flat, epoch=2), 0.0)
+    machine.drafted(own(probs=flat), 0.0)
     (short,) = told(
         cloud(preset=preset, sampling=greedy).drafted(own(probs=flat), 0.0), SideDraftFrame
     )
     outputs = machine.receive(short, 0.0)
-    assert outputs == [ToPeer(Fetch(1, 2, 2, prefix_after(()), count=8))]
+    assert outputs == [ToPeer(Fetch(1, 0, 2, prefix_after(()), count=8))]
 
 
 def test_no_documents_are_a_plain_sequence_of_no_weight() -> None:

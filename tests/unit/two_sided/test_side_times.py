@@ -107,7 +107,7 @@ def test_a_waiting_device_goes_on_where_it_was(policy: LostCloud) -> None:
     machine = watched(policy)
     machine.drafted(own(), 0.0)
     machine.receive(frame(), 0.0)
-    machine.receive(frame((0, 0), committed=3), 0.1)
+    machine.receive(frame((0,), committed=3), 0.1)
     assert machine.queued == (0, 1)
     assert machine.lost(0.5) == [Reconnect()]
     assert machine.lost(0.6) == []
@@ -292,10 +292,9 @@ def test_an_opening_belongs_to_the_text_that_it_names() -> None:
         "base": 2,
         "prefix_hash": head(()),
     }
-    assert opening.aggregation_side is Side.CLOUD
     assert opening.request.eos_token_ids == {9}
     ignoring = replace(machine.request, ignore_eos=True)
-    frame_of = ignoring.opening(0, machine.committed, 0.5)
+    frame_of = ignoring.opening(machine.committed, 0.5)
     assert frame_of.request.eos_token_ids == frozenset()
     assert not frame_of.request.ignore_eos
     assert cloud().phase is Phase.RUNNING

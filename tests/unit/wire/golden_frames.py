@@ -51,7 +51,6 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingRelevance,
     DecodingTarget,
     DecodingText,
 )
@@ -304,7 +303,6 @@ def _decode_request() -> Conversation:
         "open.chat": replace(opened, prompt=(Turn("user", "hello"),)),
         "open.head": replace(opened, probs=decoder_examples.HEADED),
         "target": DecodingTarget(*head, (1, 299), last=True),
-        "relevance": DecodingRelevance(*head, (0.5, -2.0)),
         "cancel": Cancel(*head),
         "ping": Ping(*head, nonce=0),
     }

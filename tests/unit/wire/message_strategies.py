@@ -68,6 +68,7 @@ def _value(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 uint32 = st.integers(0, 2**32 - 1)
 uint64 = st.integers(0, 2**64 - 1)
 heads = st.tuples(uint32, uint32, uint32, uint64)
+heads_without_epoch = st.tuples(uint32, st.just(0), uint32, uint64)
 token_ids = st.integers(0, VOCABULARY - 1)
 float32s = st.floats(0, 1, width=32, exclude_min=True, allow_subnormal=False)
 seconds = st.floats(0, 1e6, width=32)

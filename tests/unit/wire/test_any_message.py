@@ -211,7 +211,7 @@ documents = st.builds(
 kv_models = st.builds(KvModel, st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9))
 
 
-@given(some.heads, st.data())
+@given(some.heads_without_epoch, st.data())
 def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(set(AGGREGATION_PRESETS) - {"dragon-lossy"})))
     preset = AGGREGATION_PRESETS[name]
@@ -227,9 +227,8 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
         documents=data.draw(st.integers(0, 64)),
         processors=data.draw(some.processors),
     )
-    side = data.draw(st.sampled_from(Side))
     kv_model = data.draw(kv_models) if travels else None
-    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses), side, kv_model)
+    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses), kv_model)
     device, cloud = DeviceCodec(V, LocalProbs(precision="float32")), CloudSideCodec()
     request_kind = aggregator_pb2.CollaborateRequest
     assert_same(cloud.decode(sent(request_kind, device.encode(opening))), opening)
@@ -260,7 +259,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
     assert_same(device.decode(answer), opened)
 
 
-@given(some.heads, st.data())
+@given(some.heads_without_epoch, st.data())
 def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.DataObject) -> None:
     probs = LocalProbs(precision="float32")
     aggregator, decoder = AggregatorCodec(probs), DecoderCodec(V, CONTEXT)
@@ -283,15 +282,13 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         end_ids=data.draw(tuples_of(some.token_ids)),
     )
     target = decoding.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
-    finite = st.floats(allow_nan=False, allow_infinity=False)
-    relevance = decoding.DecodingRelevance(*head, data.draw(tuples_of(finite)))
-    for message in (opening, target, relevance):
+    for message in (opening, target):
         frame = sent(decoding_pb2.DecodeRequest, aggregator.encode(message))
         assert_same(decoder.decode(frame), message)
     opened = decoding.DecodingOpened(
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
         *(data.draw(some.log_masses), data.draw(st.integers(0, 64)), data.draw(some.uint32)),
-        documents=data.draw(tuples_of(st.builds(decoding.DocumentUse, some.uint32, st.booleans()))),
+        document_tokens=data.draw(tuples_of(some.uint32)),
         processes=data.draw(st.booleans()),
     )
     cost = decoding.DecodingCost(data.draw(some.seconds), data.draw(some.seconds), 3)

@@ -7,14 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from tandem.backends.end_of_text import (
-    EndOfTextEngine,
-    LongSession,
-    reading_the_end,
-    reads_the_end,
-    window_start,
-)
 from tandem.backends.interface import ForwardRequest, Logits, Session
+from tandem.backends.sliding_window import (
+    SlidingWindowEngine,
+    WindowedSession,
+    has_sliding_window,
+    window_start,
+    with_sliding_window,
+)
 from tandem.core.errors import InvalidArgument
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
@@ -64,9 +64,9 @@ def test_half_of_the_window_is_left_at_least() -> None:
 
 def test_a_text_that_fits_is_the_engine_s_own_session() -> None:
     inner = draft_engine()
-    engine = reading_the_end(inner)
+    engine = with_sliding_window(inner)
     session = engine.open(CONTEXT)
-    assert not isinstance(session, LongSession)
+    assert not isinstance(session, WindowedSession)
     tokens = tuple(some_tokens(CONTEXT))
     (logits,) = engine.forward([fed(session, tokens)])
     np.testing.assert_array_equal(logits[0], after(tokens))
@@ -75,7 +75,7 @@ def test_a_text_that_fits_is_the_engine_s_own_session() -> None:
 
 
 def test_of_a_longer_text_the_logits_are_those_of_its_end() -> None:
-    engine = EndOfTextEngine(draft_engine())
+    engine = SlidingWindowEngine(draft_engine())
     session = engine.open(LONG, SPARE)
     tokens = some_tokens(LONG)
     for length in range(1, LONG + 1):
@@ -86,7 +86,7 @@ def test_of_a_longer_text_the_logits_are_those_of_its_end() -> None:
 def test_any_way_to_the_same_text_gives_the_same_logits() -> None:
     """Prompts in chunks, rejected drafts, forks, beside a session that fits."""
     choices = random.Random(7)
-    engine = EndOfTextEngine(draft_engine())
+    engine = SlidingWindowEngine(draft_engine())
     session = engine.open_for("owner", LONG, SPARE)
     other = engine.open(CONTEXT)
     tokens: list[int] = []
@@ -120,7 +120,7 @@ def test_any_way_to_the_same_text_gives_the_same_logits() -> None:
 
 
 def test_trees_grow_on_the_end_and_their_paths_stay() -> None:
-    engine = EndOfTextEngine(draft_engine())
+    engine = SlidingWindowEngine(draft_engine())
     session = engine.open(LONG, SPARE)
     tokens = some_tokens(60)
     engine.forward([fed(session, tuple(tokens), 0)])
@@ -142,15 +142,15 @@ def test_trees_grow_on_the_end_and_their_paths_stay() -> None:
 
 
 def test_what_it_cannot_do_is_refused_by_name() -> None:
-    engine = EndOfTextEngine(draft_engine())
+    engine = SlidingWindowEngine(draft_engine())
     session = engine.open(LONG)
     with pytest.raises(InvalidArgument, match="logits_to_keep"):
         engine.forward([fed(session, tuple(some_tokens(LONG)), LONG)])
     with pytest.raises(InvalidArgument, match="capacity"):
         engine.open(LONG, CONTEXT // 2)
-    assert not reads_the_end(engine, CONTEXT // 2)
-    assert reads_the_end(engine, SPARE)
-    assert not reads_the_end(draft_engine())
+    assert not has_sliding_window(engine, CONTEXT // 2)
+    assert has_sliding_window(engine, SPARE)
+    assert not has_sliding_window(draft_engine())
     session.close()
     with pytest.raises(InvalidArgument, match="session"):
         engine.forward([fed(session, (1,))])

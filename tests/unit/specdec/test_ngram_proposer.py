@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 import pytest
 
+from tandem.core.ngram_index import LONGEST_MATCH
+from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.predicted_text import PredictedText
-from tandem.specdec.recalled_text import LEAST_CHANCE, SUREST_MODEL, RecallTally, Recollection
-from tandem.specdec.text_drafts import NO_TEXTS, AnswerTexts, TextDrafts
-from tandem.specdec.text_memory import LONGEST_MATCH, TextMemory
+from tandem.specdec.proposers import (
+    LEAST_CHANCE,
+    NO_TEXTS,
+    SUREST_MODEL,
+    AnswerTexts,
+    TextDrafts,
+)
+from tandem.specdec.text_memory import TextMemory
 
 VOCABULARY = 1000
 MODEL_RATE = 0.5
@@ -29,10 +36,10 @@ def memory_of(*texts: Sequence[int]) -> TextMemory:
 
 
 def recalled(
-    texts: Sequence[Sequence[int]], prompt: Sequence[int], tally: RecallTally | None = None
+    texts: Sequence[Sequence[int]], prompt: Sequence[int], hit_rates: HitRates | None = None
 ) -> TextDrafts:
-    source = Recollection.of(prompt, VOCABULARY, memory_of(*texts).blocks, tally)
-    return TextDrafts(recall=source.begin()).surer_than(MODEL_RATE)
+    source = NgramTexts.of(prompt, VOCABULARY, memory_of(*texts).index, hit_rates)
+    return TextDrafts((source.begin(),), VOCABULARY).surer_than(MODEL_RATE)
 
 
 def proposals(texts: TextDrafts, most: int = 300) -> list[int]:
@@ -40,7 +47,7 @@ def proposals(texts: TextDrafts, most: int = 300) -> list[int]:
     found = list[int]()
     while len(found) < most and (draft := texts.proposed) is not None:
         assert draft.remembered
-        assert draft.probs.argmax() == draft.token_id
+        assert texts.probs(draft.token_id).argmax() == draft.token_id
         found.append(draft.token_id)
         texts = texts.after((draft.token_id,), confirmed=False)
     return found
@@ -107,27 +114,27 @@ def test_where_an_answer_departs_the_next_match_is_found_anew() -> None:
 
 
 def test_drafts_that_nobody_confirmed_are_trusted_less_and_less() -> None:
-    tally = RecallTally()
+    hit_rates = HitRates()
     for _ in range(200):
-        tally.add(LONGEST_MATCH, 1.0, True)
+        hit_rates.add(LONGEST_MATCH, 1.0, True)
     short = recalled([OLD], OLD[38:44])
     assert 1 <= len(proposals(short)) < 20
-    sure = recalled([OLD], OLD[:44], tally)
+    sure = recalled([OLD], OLD[:44], hit_rates)
     assert len(proposals(sure)) == len(OLD) - 44, "all that there is"
 
 
 def test_a_memory_that_is_often_wrong_falls_silent_and_comes_back() -> None:
     """By what the answers say where it had something to say, drafted or not."""
-    tally = RecallTally()
-    assert recalled([OLD], OLD[:20], tally).proposed is not None
+    hit_rates = HitRates()
+    assert recalled([OLD], OLD[:20], hit_rates).proposed is not None
     for begin in range(30):
-        text = recalled([OLD], OLD[begin : begin + 20], tally)
+        text = recalled([OLD], OLD[begin : begin + 20], hit_rates)
         text.after((999 - begin,), confirmed=True)
-    assert recalled([OLD], OLD[:20], tally).proposed is None
+    assert recalled([OLD], OLD[:20], hit_rates).proposed is None
     for begin in range(100):
-        text = recalled([OLD], OLD[begin : begin + 20], tally)
+        text = recalled([OLD], OLD[begin : begin + 20], hit_rates)
         text.after(OLD[begin + 20 : begin + 21], confirmed=True)
-    assert recalled([OLD], OLD[:20], tally).proposed is not None
+    assert recalled([OLD], OLD[:20], hit_rates).proposed is not None
 
 
 def test_a_better_draft_model_is_asked_in_its_place() -> None:
@@ -144,7 +151,7 @@ def test_a_better_draft_model_is_asked_in_its_place() -> None:
 def test_a_prediction_comes_first() -> None:
     texts = AnswerTexts(
         PredictedText((1, 2, 3), VOCABULARY),
-        Recollection.of(OLD[:30], VOCABULARY, memory_of(OLD).blocks),
+        NgramTexts.of(OLD[:30], VOCABULARY, memory_of(OLD).index),
     )
     first = texts.after((), MODEL_RATE).proposed
     assert first is not None
@@ -157,9 +164,9 @@ def test_a_prediction_comes_first() -> None:
 
 def test_drafts_in_flight_are_followed_once() -> None:
     """Also where some of them are discarded."""
-    texts = AnswerTexts(None, Recollection.of(OLD[:30], VOCABULARY, memory_of(OLD).blocks))
+    texts = AnswerTexts(None, NgramTexts.of(OLD[:30], VOCABULARY, memory_of(OLD).index))
     for flight in (OLD[30:33], OLD[30:35], (OLD[30], 5), (), OLD[30:31]):
-        fresh = AnswerTexts(None, Recollection.of(OLD[:30], VOCABULARY, memory_of(OLD).blocks))
+        fresh = AnswerTexts(None, NgramTexts.of(OLD[:30], VOCABULARY, memory_of(OLD).index))
         here, there = texts.after(flight, MODEL_RATE), fresh.after(flight, MODEL_RATE)
         assert proposals(here) == proposals(there), flight
     assert texts.count(OLD[30:31], MODEL_RATE, 6) == 6
@@ -170,8 +177,8 @@ def test_drafts_in_flight_are_followed_once() -> None:
 
 def test_what_is_proposed_does_not_depend_on_what_was_drafted() -> None:
     """By the text alone: another path to it gives the same."""
-    tally = RecallTally()
-    step = recalled([OLD], OLD[:30], tally)
+    hit_rates = HitRates()
+    step = recalled([OLD], OLD[:30], hit_rates)
     for token_id in OLD[30:40]:
         step = step.after((token_id,), confirmed=True)
     whole = recalled([OLD], OLD[:40])
