@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,6 @@ from tandem.learning.store import (
     TEXTS,
     AdapterStore,
     LearningState,
-    Version,
     default_folder,
     read_state,
     tenant_folders,
@@ -121,28 +121,14 @@ def _described(folder: Path) -> dict[str, Any]:
         "tenant": folder.name,
         "used": state.used,
         "text_bytes": texts.stat().st_size if texts.exists() else 0,
-        "versions": [_described_version(each) for each in state.versions],
-    }
-
-
-def _described_version(version: Version) -> dict[str, Any]:
-    return {
-        "number": version.number,
-        "made_at": version.made_at,
-        "acceptance_without": version.base,
-        "acceptance_before": version.before,
-        "acceptance_after": version.after,
-        "held_back_tokens": version.validation_tokens,
-        "trained_tokens": version.trained_tokens,
-        "seconds": version.seconds,
-        "cpu_seconds": version.cpu_seconds,
+        "versions": [asdict(each) for each in state.versions],
     }
 
 
 def _line(version: dict[str, Any], used: bool) -> str:
+    in_use = " (in use)" if used else ""
     return (
-        f"version {version['number']}{' (in use)' if used else ''}: acceptance"
-        f" {version['acceptance_without']:.3f} without, {version['acceptance_before']:.3f} before,"
-        f" {version['acceptance_after']:.3f} after; {version['seconds']:.0f} s of training,"
-        f" {version['cpu_seconds']:.0f} s of processor time; {version['made_at']}"
-    )
+        "version {number}{in_use}: acceptance {acceptance_without:.3f} without,"
+        " {acceptance_before:.3f} before, {acceptance_after:.3f} after; {seconds:.0f} s of"
+        " training, {cpu_seconds:.0f} s of processor time; {made_at}"
+    ).format(in_use=in_use, **version)

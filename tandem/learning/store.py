@@ -50,15 +50,15 @@ _BEGAN_WITH = "began_with"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One adapter. `base` and `after` are the acceptance on validation texts, without any adapter
-    and with this one, `before` with the version before it; the seconds are those of its training,
-    from that version on."""
+    """One adapter. Acceptance is that on validation texts, of `held_back_tokens` together: without
+    any adapter, with the version before this one, and with this one. The seconds are those of its
+    training, from that version on. `tandem learning show --json` prints these names."""
 
     number: NonNegativeInt
-    base: NonNegativeFloat
-    before: NonNegativeFloat
-    after: NonNegativeFloat
-    validation_tokens: NonNegativeInt
+    acceptance_without: NonNegativeFloat
+    acceptance_before: NonNegativeFloat
+    acceptance_after: NonNegativeFloat
+    held_back_tokens: NonNegativeInt
     trained_tokens: NonNegativeInt
     seconds: NonNegativeFloat
     cpu_seconds: NonNegativeFloat

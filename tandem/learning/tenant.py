@@ -313,10 +313,10 @@ class TenantLearning:
     ) -> LearningState | None:
         version = Version(
             number=0,
-            base=evaluation.base,
-            before=evaluation.before,
-            after=evaluation.after,
-            validation_tokens=sum(each.window.target_tokens for each in self._candidate_texts),
+            acceptance_without=evaluation.base,
+            acceptance_before=evaluation.before,
+            acceptance_after=evaluation.after,
+            held_back_tokens=sum(each.window.target_tokens for each in self._candidate_texts),
             trained_tokens=self._trained_tokens,
             seconds=self.seconds,
             cpu_seconds=self.cpu_seconds,

@@ -109,9 +109,9 @@ async def test_what_raises_acceptance_is_used_by_the_next_answer(tmp_path: Path)
     assert state is not None
     version = state.versions[-1]
     assert version.number == state.used
-    assert version.after > version.before
+    assert version.acceptance_after > version.acceptance_before
     assert version.trained_tokens > 0
-    assert version.validation_tokens > 100
+    assert version.held_back_tokens > 100
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
