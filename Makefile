@@ -94,7 +94,7 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # imported by every worker.
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
-PROGRAM_TESTS := tests/process tests/examples tests/howto tests/docs/test_commands.py
+PROGRAM_TESTS := tests/process tests/lab/process tests/examples tests/howto tests/docs/test_commands.py
 OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 

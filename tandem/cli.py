@@ -1,5 +1,5 @@
-"""The command line, `tandem`. Its commands are the modules of `tandem.commands` in _SUMMARIES, and
-those of the laboratory, where that is installed."""
+"""The command line, `tandem`. Its commands are those in _SUMMARIES, most of them modules of
+`tandem.commands`, and those of the laboratory, where that is installed."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -50,8 +50,10 @@ _OTHER_NAMES = {
 }
 """What other programs call some of these commands; suggested, not accepted."""
 _MISSING = "needs the laboratory; in a checkout of the repository: pip install --editable ./lab"
+_MODULES = {"learning": "tandem.learning.command"}
+"""Of commands that another room brings."""
 COMMANDS = {
-    name: LazyCommand(f"tandem.commands.{function}", function, summary)
+    name: LazyCommand(_MODULES.get(name, f"tandem.commands.{function}"), function, summary)
     for name, summary in _SUMMARIES.items()
     for function in [name.replace("-", "_")]
 } | {

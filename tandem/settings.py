@@ -247,9 +247,7 @@ class ModelSettings(ServiceSettings):
     engine: str = Field(
         default="auto",
         min_length=1,
-        description="Engine that runs the model. auto: llamacpp for a .gguf file, otherwise"
-        " torch. With the prefix lookup+ the drafter first looks for drafts in"
-        " the text (n-gram lookup) and runs the model for the rest.",
+        description="Engine that runs the model. auto: llamacpp for a .gguf file, otherwise torch.",
     )
     revision: str | None = Field(default=None, description="Revision of the hub model.")
     device: str = Field(default="cpu", description="Device: cpu, cuda or cuda:N.")

@@ -86,7 +86,7 @@ ONE_ROUND = LaneDiagram(
         Arrow(
             "drafter (EdgeMachine)",
             "verifier (CloudMachine)",
-            "draft(ids, and by preset probabilities)",
+            "drafts(ids, and by preset probabilities)",
         ),
         Arrow(
             "verifier (CloudMachine)",
@@ -103,7 +103,7 @@ ONE_ROUND = LaneDiagram(
         Arrow(
             "verifier (CloudMachine)",
             "drafter (EdgeMachine)",
-            "verdict(accepted, next token or rejection payload)",
+            "committed(accepted, next tokens or rejection payload)",
             dashed=True,
         ),
         Arrow(
@@ -132,25 +132,23 @@ EDGE_STATES = LaneDiagram(
 )
 
 CLOUD_STATES = LaneDiagram(
-    alt="The states of the cloud's machine, idle, verifying, awaiting_recovered, finished and "
-    "ended, and what leads from one to another.",
-    lanes=("idle", "verifying", "awaiting_recovered", "finished", "ended"),
+    alt="The states of the cloud's machine, idle, pass, needs_recovered and ended, and what leads "
+    "from one to another.",
+    lanes=("idle", "pass", "needs_recovered", "ended"),
     arrows=(
         Arrow(START, "idle", "open accepted"),
-        Arrow("idle", "verifying", "drafts ready, prefill, or idle decoding"),
-        Arrow("verifying", "idle", "verdict or tokens"),
-        Arrow("verifying", "awaiting_recovered", "rejection, the edge draws the token"),
+        Arrow("idle", "pass", "drafts ready, prefill, or idle decoding"),
+        Arrow("pass", "idle", "committed"),
+        Arrow("pass", "needs_recovered", "rejection, the edge draws the token"),
         Arrow(
-            "awaiting_recovered",
-            "awaiting_recovered",
+            "needs_recovered",
+            "needs_recovered",
             "need_full_distribution / full_distribution",
         ),
-        Arrow("awaiting_recovered", "idle", "recovered"),
-        Arrow("awaiting_recovered", "finished", "recovered at the length limit"),
-        Arrow("verifying", "finished", "end of text or length limit"),
+        Arrow("needs_recovered", "idle", "recovered"),
+        Arrow("needs_recovered", "ended", "recovered at the length limit, or cancel"),
+        Arrow("pass", "ended", "end of text, length limit, or cancel"),
         Arrow("idle", "ended", "cancel"),
-        Arrow("awaiting_recovered", "ended", "cancel"),
-        Arrow("finished", "ended", "cancel or half-close"),
         Arrow("ended", END),
     ),
 )
@@ -179,7 +177,7 @@ DECODER_STATES = LaneDiagram(
     lanes=("decoding", "stopped", "settled", "ended"),
     arrows=(
         Arrow(START, "decoding", "open"),
-        Arrow("decoding", "decoding", "draft, target, new relevances"),
+        Arrow("decoding", "decoding", "draft, target"),
         Arrow("decoding", "stopped", "stop string complete"),
         Arrow("decoding", "settled", "last target or length limit"),
         Arrow("stopped", "settled", "last target"),

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from tandem.learning.series import LearningSeries
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.retriever.config import RetrieverSettings
@@ -210,7 +211,7 @@ def metrics() -> str:
         f" {MAX_LABEL_VALUES} values; further ones count as `{OTHER}`. The standard `process_*`"
         " metrics are there too.",
     ]
-    for series in ALL_SERIES:
+    for series in (*ALL_SERIES, LearningSeries):
         parts += [f"## {_title(series)}", _labels(series), _metrics_table(series)]
     names = [(f"`{other}`", f"`{own}`") for own, other in VLLM_NAMES.items()]
     parts += [

@@ -298,6 +298,11 @@ _REAL_POINTS = click.option(
     is_flag=True,
     help="Only this: two points as processes with the demo pair, paced by declared times.",
 )
+_AGAINST = click.option(
+    "--against",
+    metavar="COMMIT",
+    help="Compare with this commit of the repository, by its own bench: both take turns.",
+)
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 _GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
@@ -422,6 +427,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "exits": Experiment(
         "lab.bench.speculation.exits",
         "Early exits: their cost to the verifier, miss rates by number and queue order.",
+    ),
+    "loop": Experiment(
+        "lab.bench.speculation.loop",
+        "Processor time of the two machines of a session per committed token, without models.",
+        (_AGAINST,),
     ),
     "methods": Experiment(
         "lab.bench.speculation.methods",

@@ -9,10 +9,7 @@ from typing import Any
 import click
 
 from lab.commands.sim_fleet import SimOrFleet
-from lab.simulation.answer import Conditions, simulate_answer
 from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.backends.interface import Engine
 from tandem.commands.model_notes import chosen_pair
 from tandem.commands.options import (
@@ -29,6 +26,9 @@ from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.suite.models import load_pair
 from tandem.testing.scripted import scripted_pair
+from tandem.testing.simulation.answer import Conditions, simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.model_times import ModelTimes
 
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER
-from lab.lossless import Divergence, LosslessPlan, PresetCheck, check_presets
 from tandem.commands.model_notes import chosen_pair
 from tandem.commands.options import (
     emulates_link,
@@ -25,6 +23,8 @@ from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS, Preset, find_preset
 from tandem.suite.models import ModelPair, load_pair
 from tandem.telemetry.logging import configure_logging
+from tandem.testing.goodness_of_fit import FALSE_ALARM, POWER
+from tandem.testing.lossless import Divergence, LosslessPlan, PresetCheck, check_presets
 
 DIFFERENT = 1
 PROMPTS = (

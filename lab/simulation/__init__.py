@@ -1,1 +1,1 @@
-"""Whole answers in virtual time: real machines, distributions of a pair, sizes of messages."""
+"""Figures of simulated answers, a link whose speed varies, fleets of edges and verifiers."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from lab.analysis.cost_models import LinkTimes
 from lab.analysis.cost_of_preset import CloudDrafting, Sizes, predict
-from lab.simulation.answer import Conditions, SimulatedAnswer
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, verified_acceptance
 
 
 def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
@@ -34,22 +34,6 @@ def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
         "downlink_bytes_per_token": sum(a.downlink_bytes for a in answers) / tokens,
         "cache_miss_rate": cache_miss_rate(answers),
     }
-
-
-def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
-    """Return the tokens of all sessions per second, while all of them are past their first token
-    and before their last."""
-    begun_s = max(answer.commits[0][0] for answer in answers)
-    ended_s = min(answer.commits[-1][0] for answer in answers)
-    if ended_s <= begun_s:
-        raise InvalidArgument("max_tokens", "the sessions are never all under way")
-    tokens = sum(
-        count
-        for answer in answers
-        for moment, count in answer.commits
-        if begun_s < moment <= ended_s
-    )
-    return tokens / (ended_s - begun_s)
 
 
 def steady_tokens_per_s(answers: Sequence[SimulatedAnswer], warm: int) -> float:
@@ -77,14 +61,6 @@ def _moment_s(answer: SimulatedAnswer, tokens: int) -> float:
         if committed > tokens:
             return moment
     return answer.commits[-1][0]
-
-
-def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """Return accepted ÷ verified drafts, without those after a rejected one; None if none was
-    verified."""
-    accepted = sum(answer.stats.accepted for answer in answers)
-    rejections = sum(answer.rejections for answer in answers)
-    return accepted / (accepted + rejections) if accepted + rejections else None
 
 
 def cloud_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:

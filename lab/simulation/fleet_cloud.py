@@ -20,7 +20,7 @@ from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget, SessionAcceptance
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, CHUNKS_ALONE, PrefillTurns
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud_drafting import RETRY_LENGTH, tries_after
+from tandem.specdec.cloud_drafting import PROBE_LENGTH, probe_interval
 
 Round = tuple[float, int, "FleetCloud", int]
 """The end of a verifier's pass, or drafts that come to it: when, which of all events, the verifier,
@@ -292,8 +292,8 @@ class FleetCloud:
             most = min(plan.preset.cloud_draft_length, session.wanted - session.committed - 1)
             count = budget.drafts(estimate.next_rate, most)
             session.rested = 0 if count else session.rested + 1
-            if session.rested >= tries_after(budget):
-                session.rested, count = 0, min(RETRY_LENGTH, most)
+            if session.rested >= probe_interval(budget):
+                session.rested, count = 0, min(PROBE_LENGTH, most)
             session.taken = count
             counts.append(count)
         drafting_s = 0.0

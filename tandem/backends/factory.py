@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import (
     AUTO,
     ONE_DEVICE,
@@ -51,19 +50,15 @@ SPLITTING = ("torch",)
 """Those that can run the first layers of a model alone."""
 INVARIANT = ("llamacpp",)
 """Those that can compute each token to the same bits in every pass."""
-LOOKUP_FIRST = "lookup+"
-"""Before a back end's name: looks drafts up, and asks its model for what it does not find."""
 
 
 def load_model(choice: ModelChoice) -> LoadedModel:
     """Return the model, by the back end that the choice names. Raises InvalidArgument naming the
     field of the choice ("model" for its source)."""
-    if choice.engine.startswith(LOOKUP_FIRST):
-        return _lookup_first(choice)
     engine = engine_of(choice)
     if engine not in LOADERS:
         names = ", ".join((AUTO, *LOADERS))
-        why = f"unknown: {choice.engine!r}; known: {names}, for drafts also {LOOKUP_FIRST}NAME"
+        why = f"unknown: {choice.engine!r}; known: {names}"
         raise InvalidArgument("engine", why)
     if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
         why = f"the engine {engine!r} runs on one device; use {PARALLEL[0]!r} for several"
@@ -75,15 +70,6 @@ def load_model(choice: ModelChoice) -> LoadedModel:
         why = f"the engine {engine!r} is not batch-invariant; use 'llamacpp' with a GGUF file"
         raise InvalidArgument("batch_invariant", why)
     return LOADERS[engine](choice)
-
-
-def _lookup_first(choice: ModelChoice) -> LoadedModel:
-    if not choice.drafts:
-        raise InvalidArgument(
-            "engine", f"{choice.engine!r} drafts; choose another engine for the target"
-        )
-    loaded = load_model(replace(choice, engine=choice.engine.removeprefix(LOOKUP_FIRST)))
-    return replace(loaded, engine=LookupFirstEngine(loaded.engine))
 
 
 def engine_of(choice: ModelChoice) -> str:

@@ -70,9 +70,6 @@ class Capabilities:
     """Nor does it change a bit how a sequence is cut into passes: a row alone has the logits that
     it has among others. Then the text is the target's bit for bit, whatever was drafted. An engine
     that has it has `same_bits` too."""
-    skips: bool = False
-    """Passes may do without the model, or feed it what an earlier one left out: what one took says
-    nothing of the next."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -181,6 +178,8 @@ class ForwardRequest:
 
     With a `reader`, which can be pickled, none of the logits are answered: what the reader makes of
     them is handed to `on_read`, or the TandemError that it raised.
+
+    `checked`: by an engine around this one, so that `check_batch` leaves it out.
     """
 
     session: Session
@@ -194,6 +193,7 @@ class ForwardRequest:
     on_read: Callable[[Any], None] = ignore_reading
     hidden: NDArray[np.float32] | None = None
     first_layer: int = 0
+    checked: bool = False
 
 
 class Vision(Protocol):
@@ -387,6 +387,8 @@ class EngineDefaults:
     layer_count: int = 0
     hidden_size: int = 0
     exit_temperatures: tuple[float, ...] = ()
+    inner: Engine | None = None
+    """The engine that this one wraps, if it does."""
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
         raise FailedPrecondition("this back end cannot fork sessions")

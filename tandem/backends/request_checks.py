@@ -1,15 +1,26 @@
 """Checks that every back end makes: of a request before anything changes, of a model once it is
 loaded; and the growth of token trees."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.core.tree import check_parents, depths
+
+Kind = TypeVar("Kind")
+
+
+def own_session(session: Session, kind: type[Kind], open_sessions: Collection[object]) -> Kind:
+    """Return a session of this `kind`. Raises InvalidArgument("session") unless it is among the
+    engine's `open_sessions`."""
+    if not isinstance(session, kind) or session not in open_sessions:
+        raise InvalidArgument("session", "is closed, or belongs to another engine")
+    return session
 
 
 def check_capacity(capacity: int, context_length: int, length: int = 0) -> None:
@@ -26,9 +37,12 @@ def check_length(length: int, most: int) -> None:
 
 
 def check_batch(batch: Sequence[ForwardRequest], engine: Engine) -> None:
-    """Raise InvalidArgument for the first request that the engine could not serve."""
+    """Raise InvalidArgument for the first request that the engine could not serve; one that an
+    engine around this one has `checked` is not checked again."""
     seen: set[int] = set()
     for request in batch:
+        if request.checked:
+            continue
         if id(request.session) in seen:
             raise InvalidArgument("batch", "a session appears twice")
         seen.add(id(request.session))

@@ -32,16 +32,10 @@ def missing_capabilities(
     preset: Preset, *, draft: Capabilities | None = None, target: Capabilities | None = None
 ) -> tuple[str, ...]:
     """Return what the preset needs and a given side lacks, like "trees of the draft model"."""
-    needed = {
-        "draft": draft_requirements(preset),
-        "target": target_requirements(preset.verify_settings),
-    }
-    return tuple(
-        f"{name} of the {side} model"
-        for side, capabilities in (("draft", draft), ("target", target))
-        if capabilities is not None
-        for name in needed[side].names
-        if name not in capabilities.names
+    settings = preset.verify_settings
+    return (
+        *_lacking("draft", draft_requirements(preset), draft),
+        *_lacking("target", target_requirements(settings), target),
     )
 
 
@@ -52,10 +46,16 @@ def check_preset(preset: Preset, *, draft: Engine) -> None:
 
 def check_verify_settings(settings: VerifySettings, *, target: Engine) -> None:
     """Raise FailedPrecondition naming the preset and what the target model's back end lacks."""
-    names = target_requirements(settings).names
-    has = target.capabilities.names
-    missing = tuple(f"{name} of the target model" for name in names if name not in has)
-    _refuse(settings.preset_name, missing)
+    _refuse(
+        settings.preset_name,
+        _lacking("target", target_requirements(settings), target.capabilities),
+    )
+
+
+def _lacking(side: str, needed: Capabilities, has: Capabilities | None) -> tuple[str, ...]:
+    """Return what is needed and not there; nothing where it is not known what is there."""
+    names = () if has is None else needed.names
+    return tuple(f"{name} of the {side} model" for name in names if not getattr(has, name))
 
 
 def _refuse(preset_name: str, missing: tuple[str, ...]) -> None:

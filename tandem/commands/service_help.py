@@ -16,12 +16,12 @@ HELP_ALL = "--help-all"
 GROUPS = (
     OptionGroup(
         "Model",
-        ("model", "engine", "device", "dtype", "threads", "learn", "cloud_draft"),
+        ("model", "engine", "device", "dtype", "threads", "cloud_draft"),
         (
             *("revision", "target_tokenizer", "exits", "reranker", "gpu_layers", "kv_cells"),
             *("batch_invariant", "tensor_parallel", "pipeline_parallel", "executor"),
             "stuck_after_s",
-            *("split_model", "split_layers", "learn_folder", "learn_bytes", "learn_logprobs"),
+            *("split_model", "split_layers"),
             *("cloud_draft_engine", "cloud_draft_device", "cloud_draft_dtype"),
         ),
     ),
@@ -96,6 +96,7 @@ def write_service_help(ctx: click.Context, service: str, *, everything: bool) ->
     """Print the help of `service` to standard output."""
     settings: Any = import_module(f"tandem.services.{service}.config")
     model = getattr(settings, f"{service.capitalize()}Settings")
+    own = [OptionGroup(*base.HELP_GROUP) for base in model.__mro__ if "HELP_GROUP" in vars(base)]
     rows = {name: _row(name, field) for name, field in model.model_fields.items()}
     rows["help"] = (", ".join(HELP), "Show this message and exit.")
     rows["help_all"] = (HELP_ALL, "Show all flags, including those that few people need.")
@@ -107,7 +108,8 @@ def write_service_help(ctx: click.Context, service: str, *, everything: bool) ->
             f"Run the {service} until a signal. Each flag is also a variable, TANDEM_ and its name"
             " in capitals with underscores, and a key of the file named by --config."
         )
-    write_sections(formatter, sections_of(GROUPS, rows, everything=everything))
+    groups = (*GROUPS, *own)
+    write_sections(formatter, sections_of(groups, rows, everything=everything))
     click.echo(formatter.getvalue(), nl=False)
 
 

@@ -17,8 +17,8 @@ with room for a few of an edge's drafts."""
 
 
 class CloudDraftBudget:
-    """Of one source of drafts, for all sessions of a verifier. `usual`: the acceptance rate of its
-    drafts in all sessions; `passes`: the budget of the target's passes."""
+    """For all sessions of a verifier. `usual`: the acceptance rate of the draft model's drafts in
+    all of them; `passes`: the budget of the target's passes."""
 
     __slots__ = ("_config", "_passes", "_reading_row_s", "_step_s", "usual")
 

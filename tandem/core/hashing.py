@@ -33,9 +33,6 @@ class Purpose(IntEnum):
     PLACE = 9
     """Which side aggregates, where that is left to chance."""
     LINK_LOSS = 10
-    LEARNED_TEXT = 11
-    """Which text a draft model learns from next."""
-    LEARNED_PART = 12
 
 
 def mix(word: int) -> int:

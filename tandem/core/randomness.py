@@ -4,7 +4,7 @@ Invariant: one (position, purpose, draw) decides one thing. `SeededRandom` is a 
 (seed, position, purpose, draw): nothing is consumed, so draws that are thrown away (stale drafts,
 cancelled work) cannot shift later ones, and edge and cloud may hold the same seed.
 
-Positions are absolute, so a position drafted again in a later epoch sees the same random number.
+Positions are absolute, so a position drafted again after another text sees the same random number.
 That is exact as long as nothing committed before it depended on its earlier use."""
 
 from dataclasses import dataclass

@@ -84,9 +84,18 @@ def prefix_hashes(
     return hashes
 
 
+_POWERS: dict[int, NDArray[np.uint64]] = {}
+"""By factor, as many as the longest text has needed so far: every text needs the same."""
+
+
 def _powers(factor: int, count: int) -> NDArray[np.uint64]:
-    """Return factor^1 … factor^count, modulo 2^64."""
-    return np.multiply.accumulate(np.full(count, factor, np.uint64), dtype=np.uint64)
+    """Return factor^1 … factor^count, modulo 2^64; not to be written to."""
+    powers = _POWERS.get(factor)
+    if powers is None or len(powers) < count:
+        powers = np.full(1 << count.bit_length(), factor, np.uint64)
+        np.multiply.accumulate(powers, out=powers)
+        _POWERS[factor] = powers
+    return powers[:count]
 
 
 class PrefixMismatch(DataLoss):

@@ -14,17 +14,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from pathlib import Path
 
-from tandem.backends.adaptation import JudgedText
 from tandem.backends.interface import ForwardCancelled
 from tandem.core.errors import Unavailable
-from tandem.learning.adoption import Judgement, Outcome
-from tandem.learning.tenant_folders import TenantFolders
-from tandem.learning.tenant_learning import LearningSetup, TenantLearning, UsedAdapter
+from tandem.learning.evaluation import Outcome
+from tandem.learning.examples import Example
+from tandem.learning.series import LearningSeries
+from tandem.learning.store import open_folder
+from tandem.learning.tenant import Adapter, LearningSetup, TenantLearning
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
-from tandem.telemetry.learning_series import LearningSeries
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -36,27 +36,21 @@ KEEP_EVERY_S = 3.0
 """How often at most the state of training is kept: what a killed process may lose of it."""
 REST = 1.0
 """Of the time of each step: other programs of a device get at least as much."""
-MOST_OPEN = 8
-"""Tenants whose texts are in memory."""
-MOST_UNRECORDED = 64
+MAX_OPEN_TENANTS = 8
+"""Whose texts are in memory."""
+MAX_UNRECORDED = 64
 """Answers that wait to be kept; what comes then is not learned from."""
 
 
-def adapted_tenant(tenant: Tenant, used: UsedAdapter) -> Tenant:
-    """Return as whom a session with an adapter finds keys and values that earlier ones left: those
-    computed with the same adapter."""
-    return replace(tenant, id=tenant.id + b"\0adapter\0" + used.identity)
-
-
 class Learner:
-    """Used on the event loop. `busy`: whether a request is open; asked on both threads.
-    `idle_s`: how long none must have been; `rest`: see `REST`."""
+    """Used on the event loop, beneath the folder `root`. `busy`: whether a request is open; asked
+    on both threads. `idle_s`: how long none must have been; `rest`: see `REST`."""
 
     def __init__(
         self,
         thread: EngineThread,
         setup: LearningSetup,
-        folders: TenantFolders,
+        root: Path,
         series: LearningSeries,
         busy: Callable[[], bool],
         idle_s: float = IDLE_S,
@@ -65,7 +59,7 @@ class Learner:
         self._rest = rest
         self._thread = thread
         self._setup = setup
-        self._folders = folders
+        self._root = root
         self._series = series
         self._busy = busy
         self._idle_s = idle_s
@@ -98,7 +92,7 @@ class Learner:
         for learning in self._open.values():
             await self._keep_training(learning)
 
-    async def used_by(self, tenant: Tenant) -> UsedAdapter | None:
+    async def adapter_for(self, tenant: Tenant) -> Adapter | None:
         """Return the adapter for an answer that begins now; None for none."""
         learning = self._open.get(tenant)
         if not self.failed:
@@ -108,16 +102,16 @@ class Learner:
                 self._stop(error)
         return None if learning is None else learning.chosen
 
-    def record(self, tenant: Tenant, text: JudgedText) -> None:
+    def record(self, tenant: Tenant, text: Example) -> None:
         """Keep a text of an answer that has ended, soon, to learn from it."""
-        if self.failed or len(self._recording) >= MOST_UNRECORDED or text.judged < 1:
+        if self.failed or len(self._recording) >= MAX_UNRECORDED or text.target_tokens < 1:
             return
         task = asyncio.create_task(self._record(tenant, text))
         self._recording.add(task)
         task.add_done_callback(self._recording.discard)
 
     @property
-    def waiting(self) -> int:
+    def recording(self) -> int:
         """Number of texts that are being recorded."""
         return len(self._recording)
 
@@ -126,7 +120,7 @@ class Learner:
         while self._recording or (not self.failed and self._due() is not None):
             await asyncio.sleep(POLL_S / 10)
 
-    async def _record(self, tenant: Tenant, text: JudgedText) -> None:
+    async def _record(self, tenant: Tenant, text: Example) -> None:
         try:
             learning = await self._learning_of(tenant)
             if learning is None:
@@ -146,10 +140,10 @@ class Learner:
             return known
         async with self._lock:
             if tenant not in self._open:
-                folder = await asyncio.to_thread(self._folders.open, tenant)
+                folder = await asyncio.to_thread(open_folder, self._root, tenant)
                 opened = None if folder is None else TenantLearning(folder, self._setup)
                 self._open[tenant] = opened
-                if len(self._open) > MOST_OPEN:
+                if len(self._open) > MAX_OPEN_TENANTS:
                     _, displaced = self._open.popitem(last=False)
                     if displaced is not None:
                         await asyncio.to_thread(displaced.keep_training)
@@ -197,8 +191,8 @@ class Learner:
         try:
             async with self._lock:
                 await self._step(learning)
-                if (judgement := learning.judgement) is not None:
-                    await self._conclude(learning, judgement)
+                if learning.evaluated:
+                    await self._conclude(learning)
             if time.monotonic() >= self._kept_s + KEEP_EVERY_S:
                 await self._keep_training(learning)
         except ForwardCancelled:
@@ -227,18 +221,20 @@ class Learner:
         if await self._thread.call(step):
             self._series.steps.inc()
 
-    async def _conclude(self, learning: TenantLearning, judgement: Judgement) -> None:
-        outcome = await asyncio.to_thread(learning.conclude, judgement)
-        after = judgement.before if outcome is Outcome.REJECTED else judgement.after
-        if outcome is Outcome.ROLLED_BACK:
-            after = judgement.frozen
-        self._series.judged(outcome, judgement.frozen, after)
+    async def _conclude(self, learning: TenantLearning) -> None:
+        evaluation = await asyncio.to_thread(learning.conclude)
+        after = {
+            Outcome.ADOPTED: evaluation.after,
+            Outcome.REJECTED: evaluation.before,
+            Outcome.ROLLED_BACK: evaluation.base,
+        }
+        self._series.evaluated(evaluation.outcome, evaluation.base, after[evaluation.outcome])
         log.info(
-            "a new adapter was judged",
-            outcome=str(outcome),
-            frozen=round(judgement.frozen, 4),
-            before=round(judgement.before, 4),
-            after=round(judgement.after, 4),
+            "a new adapter was evaluated",
+            outcome=str(evaluation.outcome),
+            without=round(evaluation.base, 4),
+            before=round(evaluation.before, 4),
+            after=round(evaluation.after, 4),
         )
 
     async def _keep_training(self, learning: TenantLearning | None) -> None:

@@ -1,7 +1,7 @@
-"""How much is trained, and when what was learned is judged. Pure.
+"""How much is trained, and when what was learned is evaluated. Pure.
 
 Each text may be trained on a few times, and no more: without new texts there is nothing more to
-learn, and a device must come to rest. A judgement reads all held-back texts, so it has to wait
+learn, and a device must come to rest. An evaluation reads all validation texts, so it has to wait
 until enough was trained. What gains nothing several times in a row is given up until there are new
 texts."""
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PASSES = 8
+EPOCHS = 8
 """So often each token is trained on, at most, when it is new."""
-TOKENS_BEFORE_JUDGING = 2000
-MOST_FAILURES = 4
-MOST_BACKLOG = 50_000
+TOKENS_PER_EVALUATION = 2000
+MAX_FAILURES = 4
+MAX_BACKLOG = 50_000
 """Tokens: what a device that is never idle for long leaves out."""
 
 
@@ -22,31 +22,31 @@ class TrainingSchedule:
     """`backlog` counts the tokens that are still to be trained on, each as often as it will be."""
 
     backlog: int = 0
-    unjudged: int = 0
-    """Tokens that were trained on since the last judgement."""
+    unevaluated: int = 0
+    """Tokens that were trained on since the last evaluation."""
     failures: int = 0
-    """Judgements in a row that found no gain at all."""
+    """Evaluations in a row that found no gain at all."""
 
     def recorded(self, tokens: int) -> None:
         """Record a new text of which `tokens` can be trained on."""
-        self.backlog = min(MOST_BACKLOG, self.backlog + PASSES * tokens)
+        self.backlog = min(MAX_BACKLOG, self.backlog + EPOCHS * tokens)
 
     def trained(self, tokens: int) -> None:
         """Record a training step over `tokens`."""
         self.backlog = max(0, self.backlog - tokens)
-        self.unjudged += tokens
+        self.unevaluated += tokens
 
     @property
-    def judges(self) -> bool:
-        """True if what was learned is to be judged next."""
-        return self.unjudged >= TOKENS_BEFORE_JUDGING
+    def evaluates(self) -> bool:
+        """True if what was learned is to be evaluated next."""
+        return self.unevaluated >= TOKENS_PER_EVALUATION
 
-    def judged(self, gained: bool) -> bool:
-        """Note a judgement, and whether acceptance was higher at all, by chance or not; returns
+    def evaluated(self, gained: bool) -> bool:
+        """Note an evaluation, and whether acceptance was higher at all, by chance or not; returns
         whether what is being trained is to be given up."""
-        self.unjudged = 0
+        self.unevaluated = 0
         self.failures = 0 if gained else self.failures + 1
-        if self.failures < MOST_FAILURES:
+        if self.failures < MAX_FAILURES:
             return False
         self.failures = 0
         self.backlog = 0

@@ -83,6 +83,16 @@ class Connection:
             if not self._calls[channel]:
                 self._unused.append(channel)
 
+    def refused(self, channel: grpc.aio.Channel) -> None:
+        """Record that the service ended a call with a status of the call's own, which says nothing
+        about other calls; the next try takes another channel."""
+        self.retire(channel)
+
+    def for_request(self) -> "Connection":
+        """Return the connection for the calls of one request, which avoids services that refused
+        it, where there are several."""
+        return self
+
     async def release(self, channel: grpc.aio.Channel) -> None:
         """End a call on `channel`; the last one closes a channel that is not trusted."""
         self._calls[channel] -= 1

@@ -70,6 +70,7 @@ class FrameStream(Generic[Out, In]):
         self._traffic = traffic
         self._on_frame = on_frame
         self._on_end = on_end
+        self._refused = False
         self._outgoing: asyncio.Queue[Any | None] = asyncio.Queue()
         self._connection = connection
         self._channel = connection.acquire()
@@ -109,8 +110,11 @@ class FrameStream(Generic[Out, In]):
         task.add_done_callback(closing_tasks.discard)
 
     def _abandon(self, lost: bool) -> None:
-        """Report nothing from now on. A lost stream's channel is not used for new calls."""
-        if lost:
+        """Report nothing from now on. A lost stream's channel is not used for new calls; whether
+        the service is lost too, its last word says."""
+        if lost and self._refused:
+            self._connection.refused(self._channel)
+        elif lost:
             self._connection.retire(self._channel)
         self._on_frame = lambda message, size_bytes: None
         self._on_end = lambda error: None
@@ -153,6 +157,7 @@ class FrameStream(Generic[Out, In]):
 
     def _end(self, error: BaseException | None) -> None:
         """Report the end, once: after `close` or an earlier end there is nobody to report it to."""
+        self._refused = end_status(error)[0] in FATAL | BROKEN
         on_end, self._on_end = self._on_end, lambda error: None
         on_end(error)
 

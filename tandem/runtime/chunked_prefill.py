@@ -73,7 +73,10 @@ def _mixed(usual_s: float, seconds: float) -> float:
 
 def is_long(requests: Sequence[ForwardRequest], chunk_rows: int = CHUNK_ROWS) -> bool:
     """Return whether a job's requests are to be fed in chunks."""
-    return any(_before_last(request, chunk_rows) for request in requests)
+    return any(
+        len(request.token_ids) > chunk_rows and _before_last(request, chunk_rows)
+        for request in requests
+    )
 
 
 class ChunkedPrefill:

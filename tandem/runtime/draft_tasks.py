@@ -124,7 +124,7 @@ class DraftTaskRunner:
     def _rows(self, task: DraftTask) -> RowsAfter | None:
         if (processor := self._processor) is None:
             return None
-        return RowsAfter(processor, self._machine.context(task)[processor.prompt_length :])
+        return RowsAfter(processor, self._machine.context(task, processor.prompt_length))
 
     def interrupt(self, task: DraftTask) -> None:
         """Stop a task between two layers; its tokens are not reported any more."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.core.processors import Pending
@@ -18,95 +19,61 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 Result = TypeVar("Result")
-ResultOut = TypeVar("ResultOut", covariant=True)
 
 
 ASIDE_S = 5.0
 """What a job is set aside for has to be done in that time, or the job fails."""
 
 
-class Job(Protocol[ResultOut]):
-    """One or more passes over one session. Every method runs on the engine thread."""
+class GroupJob(ABC, Generic[Result]):
+    """One or more passes over several sessions, which are fed in the same pass. Every method runs
+    on the engine thread."""
 
-    def request(self) -> ForwardRequest:
-        """Return the request for the next pass."""
+    awaits: Pending | None = None
+    """What must be done before `take_all`, besides the pass; read once that is over. While it is
+    not done, the job's logits are kept for it, and the passes of others go on."""
+    read_rows: Callable[[int, Logits], None] | None = None
+    """Of a job over one session that needs the logits of every token that it feeds, not of the last
+    ones alone: takes the logits of a chunk, from the fed token of this index on, in order, before
+    `take_all`. So never more than a chunk's are in memory."""
 
-    def take(self, logits: Logits) -> bool:
-        """Take the pass's logits [logits_to_keep, vocabulary]; True when the job is done."""
-
-    def result(self) -> ResultOut:
-        """Return the outcome of a job that is done."""
-
-
-class GroupJob(Protocol[ResultOut]):
-    """A `Job` over several sessions that are fed in the same pass."""
-
+    @abstractmethod
     def requests(self) -> Sequence[ForwardRequest]:
         """Return the requests for the next pass, at least one."""
 
+    @abstractmethod
     def take_all(self, logits: Sequence[Logits]) -> bool:
         """Take the logits of each request; True when the job is done."""
 
-    def result(self) -> ResultOut:
+    @abstractmethod
+    def result(self) -> Result:
         """Return the outcome of a job that is done."""
 
-
-class Closing(Protocol):
-    """A job that opens sessions of its own."""
+    def overdue(self) -> Exception:
+        """Return the error of the job if what it `awaits` takes too long."""
+        return TimeoutError("what a job needs is late")
 
     def close(self) -> None:
-        """Free what the job opened and did not give away as its result. Called once, on the engine
-        thread, when the job ends in any way: done, failed, cancelled, or with the engine."""
+        """Free what the job opened and did not give away as its result. Called once, when the job
+        ends in any way: done, failed, cancelled, or with the engine."""
 
 
-class Awaiting(Protocol):
-    """A job that needs more than logits: while what it `awaits` is not done, its logits are kept
-    for it, and the passes of others go on."""
+class Job(GroupJob[Result]):
+    """One or more passes over one session."""
 
-    @property
-    def awaits(self) -> Pending | None:
-        """Work that must be done before `take`; read once the pass is over."""
+    @abstractmethod
+    def request(self) -> ForwardRequest:
+        """Return the request for the next pass."""
 
-    @property
-    def overdue(self) -> Exception:
-        """The error of the job if that takes too long."""
+    @abstractmethod
+    def take(self, logits: Logits) -> bool:
+        """Take the pass's logits [logits_to_keep, vocabulary]; True when the job is done."""
 
-
-class ReadsAllRows(Protocol):
-    """A job over one session that needs the logits of every token that it feeds, not of the last
-    ones alone. They are read chunk by chunk, so that never more than a chunk's are in memory."""
-
-    @property
-    def read_rows(self) -> Callable[[int, Logits], None] | None:
-        """Takes the logits of a chunk, from the fed token of this index on, in order; None where
-        they are not needed. Before `take`, on the engine thread."""
-
-
-class SingleJob(Generic[Result]):
-    """A job as a group of one."""
-
-    def __init__(self, job: Job[Result]) -> None:
-        self._job = job
-        self.result = job.result
-        self.close = close_of(job)
-
-    @property
-    def awaits(self) -> Pending | None:
-        return awaited_by(self._job)
-
-    @property
-    def read_rows(self) -> Callable[[int, Logits], None] | None:
-        return rows_reader_of(self._job)
-
-    @property
-    def overdue(self) -> Exception:
-        return overdue_of(self._job)
-
-    def requests(self) -> tuple[ForwardRequest]:
-        return (self._job.request(),)
+    def requests(self) -> Sequence[ForwardRequest]:
+        return (self.request(),)
 
     def take_all(self, logits: Sequence[Logits]) -> bool:
-        return self._job.take(logits[0])
+        return self.take(logits[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +110,6 @@ class JobHandle(Generic[Result]):
         self.low_priority = low_priority
         self._chunk_rows = chunk_rows
         self.job = job
-        self._close_job = close_of(job)
         self.submitted_s = time.perf_counter()
         self.started_s = 0.0
         self.batch_size = 0
@@ -154,7 +120,7 @@ class JobHandle(Generic[Result]):
         chunks."""
         if self.prefill is None:
             requests = self.job.requests()
-            reader = rows_reader_of(self.job)
+            reader = self.job.read_rows
             if reader is None and not is_long(requests, self._chunk_rows):
                 return requests
             self.prefill = ChunkedPrefill(requests, reader, self._chunk_rows)
@@ -168,8 +134,10 @@ class JobHandle(Generic[Result]):
     @property
     def awaits(self) -> Pending | None:
         """Unfinished work that the job needs in addition to the pass."""
-        pending = None if self.feeds_chunk else awaited_by(self.job)
-        return None if pending is None or pending.done() else pending
+        pending = self.job.awaits
+        if pending is None or self.feeds_chunk or pending.done():
+            return None
+        return pending
 
     def take(self, logits: Sequence[Logits]) -> bool:
         """Take what a pass brought. Return whether the job is done."""
@@ -198,7 +166,7 @@ class JobHandle(Generic[Result]):
     def close(self) -> None:
         """Free, on the engine thread, what is the job's own."""
         try:
-            self._close_job()
+            self.job.close()
         except Exception as error:  # the job's own; the thread goes on
             log.error("a job could not be closed", error=repr(error))
 
@@ -215,32 +183,3 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
-
-
-def close_of(job: object) -> Callable[[], None]:
-    """Return the `close` of a job that is `Closing`; of another one nothing. Asked by name: a
-    protocol's `isinstance` looks through all names there are, in every round."""
-    close: Callable[[], None] = getattr(job, "close", _no_close)
-    return close
-
-
-def awaited_by(job: object) -> Pending | None:
-    """Return the `awaits` of a job that is `Awaiting`."""
-    pending: Pending | None = getattr(job, "awaits", None)
-    return pending
-
-
-def rows_reader_of(job: object) -> Callable[[int, Logits], None] | None:
-    """Return the `read_rows` of a job that is `ReadsAllRows`, None for any other job."""
-    reader: Callable[[int, Logits], None] | None = getattr(job, "read_rows", None)
-    return reader
-
-
-def overdue_of(job: object) -> Exception:
-    """Return the `overdue` of a job that is `Awaiting`."""
-    overdue: Exception = getattr(job, "overdue", None) or TimeoutError("what a job needs is late")
-    return overdue
-
-
-def _no_close() -> None:
-    """Do nothing, as the `close` of a job that has nothing to close."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,13 +39,9 @@ from tandem.runtime.chunked_prefill import CHUNKS_ALONE, ChunkRows, PrefillTurns
 from tandem.runtime.coming_jobs import ComingJobs
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
-    Closing,
     Done,
     GroupJob,
-    Job,
     JobHandle,
-    SingleJob,
-    overdue_of,
     settle,
 )
 from tandem.runtime.loop_notifier import LoopNotifier
@@ -56,12 +52,23 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 Result = TypeVar("Result")
+
+
+class Closing(Protocol):
+    """What is opened on the engine's thread."""
+
+    def close(self) -> None: ...
+
+
 Opened = TypeVar("Opened", bound=Closing)
 
 
 GRACE_S = 0.002
 """What a pass waits for all its jobs together before any is set aside: a usual mask is nearly
 ready, and a job that is set aside may miss the next pass."""
+
+BEGIN_S = 0.0005
+"""What a loop waits at most for a pass to begin: some four times as long as it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +81,19 @@ class _Aside:
     due_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class _Batch:
-    """The jobs of one pass. `shares_chunk`: a chunk of a long prompt is among it, beside others'
-    requests."""
+    """The jobs of one pass, and their requests. `shares_chunk`: a chunk of a long prompt is among
+    it, beside others' requests."""
 
-    jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]]
-    shares_chunk: bool = False
-
-    @property
-    def requests(self) -> list[ForwardRequest]:
-        return [request for _, requests in self.jobs for request in requests]
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(request.token_ids) for request in self.requests)
+    def __init__(
+        self,
+        jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]],
+        shares_chunk: bool = False,
+    ) -> None:
+        self.jobs = jobs
+        self.shares_chunk = shares_chunk
+        self.requests = [request for _, requests in jobs for request in requests]
+        self.tokens = sum(len(request.token_ids) for request in self.requests)
 
 
 class EngineThread:
@@ -120,12 +125,16 @@ class EngineThread:
         self.coming_jobs = ComingJobs(self._delay.drafted, self._all_came)
         self._submitted = self._pass_number = self._awaited = 0
         self._ended_s = self._wait_until_s = 0.0
+        # Whether the last pass was over one job alone that ended with it, whether one is under way,
+        # and whether one has begun since the last job was submitted.
+        self._was_alone = self._passing = False
+        self._begun = threading.Event()
         self._prefill_turns = PrefillTurns()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
         self._chunks = ChunkRows(pass_times, engine.capabilities)
-        self._watchdog = Watchdog(stuck_after_s, learns=not engine.capabilities.skips)
+        self._watchdog = Watchdog(stuck_after_s)
         if pass_times is not None:
             self._watchdog.knows(1, pass_times.first_s)
             self._watchdog.knows(pass_times.longest_rows, pass_times.longest_s)
@@ -149,19 +158,23 @@ class EngineThread:
         """Submitted jobs that have not been read yet."""
         return self._inbox.qsize()
 
-    def submit(self, job: Job[Result], low_priority: bool = False) -> JobHandle[Result]:
+    def submit(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
         """Hand a job over; its handle's future brings the result, or the job's own error. Jobs of
         `low_priority` take their logits once the others' results are delivered."""
-        return self.submit_group(SingleJob(job), low_priority)
-
-    def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
-        """Submit like `submit`; all requests of the job are in the same pass."""
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunks.rows)
         self._submitted += 1
+        self._begun.clear()
         # The thread never looks at the result's type.
         self._put(partial(self._admit, handle))  # type: ignore[arg-type]
         self._watch_for(handle.future)
         return handle
+
+    def let_begin(self) -> None:
+        """Let the pass over what was just submitted begin before this loop goes on, where only one
+        job is about: wait for it, `BEGIN_S` at most. What the loop does next, and the processes
+        that it wakes, would take the interpreter and the cores that the thread needs to begin."""
+        if self._was_alone and not self._passing and not len(self.coming_jobs):
+            self._begun.wait(BEGIN_S)
 
     def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
         """Run a short function on the engine thread, between passes. Once handed over it runs, even
@@ -376,13 +389,19 @@ class EngineThread:
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
         watchdog = self._watchdog
+        handles = [handle for handle, _ in batch.jobs]
 
-        def cancelled() -> bool:
+        def cancelled() -> bool:  # asked with every layer, and mostly of one job alone
             watchdog.progressed(time.monotonic())
-            return all(handle.cancelled for handle, _ in batch.jobs)
+            return handles[0].cancelled and all(handle.cancelled for handle in handles)
 
         watchdog.began(batch.tokens, time.monotonic())
-        logits = self.engine.forward(batch.requests, cancelled)
+        self._passing = True
+        self._begun.set()
+        try:
+            logits = self.engine.forward(batch.requests, cancelled)
+        finally:
+            self._passing = False
         watchdog.passed(time.monotonic())
         return logits
 
@@ -428,6 +447,7 @@ class EngineThread:
         self._watchdog.ended()
         self._delay.passed(pass_s, tokens, jobs)
         self._chunks.passed(tokens, pass_s)
+        self._was_alone = jobs == ended == 1 and not self._active
         self._await_reactions(batch.jobs[0][0].loop, ended)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         self._notifier.send()
@@ -478,7 +498,7 @@ class EngineThread:
                 self._active.append(aside.handle)
                 self._take_one(aside.handle, aside.logits)
             elif now >= aside.due_s:
-                self._end(aside.handle, overdue_of(aside.handle.job))
+                self._end(aside.handle, aside.handle.job.overdue())
             else:
                 continue
             self._notifier.send()

@@ -4,11 +4,29 @@ which for a grammar's token any model's processed distribution would be."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from tandem.core.probs import Array
 from tandem.core.processors import RowsAfter
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
+from tandem.specdec.proposers import NO_TEXTS, Proposed, TextDrafts
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarProposer:
+    """A `Proposer` of the tokens that a grammar forces after those of `drafted`."""
+
+    rows: RowsAfter
+    drafted: tuple[int, ...]
+
+    def propose(self) -> tuple[Proposed, ...]:
+        """Return the token that alone may follow; none where several may."""
+        token_id = self.rows.forced(self.drafted)
+        return () if token_id is None else (Proposed(token_id),)
+
+    def after(self, token_id: int, *, confirmed: bool) -> GrammarProposer:
+        """Return what is forced once a token follows."""
+        return GrammarProposer(self.rows, (*self.drafted, token_id))
 
 
 def forced_drafts(
@@ -24,14 +42,22 @@ def forced_drafts(
     propose after them, up to one that ends it. `by_token`: nobody asks for their distributions. Of
     a tree this is a single branch, of what texts propose alone: else trees grow layer by
     layer."""
+    if rows is not None and not task.expansion:
+        grammar = GrammarProposer(rows, drafted)
+        texts = replace(texts, proposers=(grammar, *texts.proposers))
     drafts = list[Drafted]()
     while len(drafts) < most and task.ends.isdisjoint(drafted[-1:]):
-        draft = None if task.expansion else _forced(rows, drafted, by_token)
-        draft = draft or _from_texts(texts, rows, drafted, by_token)
-        if draft is None:
-            break
-        if task.expansion:
-            draft = replace(draft, parent=len(drafts) - 1)
+        proposed = texts.proposed
+        if proposed is None or not (rows is None or rows.allows(proposed.token_id, drafted)):
+            break  # it would be rejected, and the grammar has nothing to say after it
+        draft = Drafted(
+            proposed.token_id,
+            NO_PROBS if by_token else _certain_of(proposed, rows, texts),
+            parent=len(drafts) - 1 if task.expansion else -1,
+            ends_chunk=proposed.is_last,
+            predicted=proposed.predicted,
+            remembered=proposed.remembered,
+        )
         drafts.append(draft)
         if draft.ends_chunk:
             break
@@ -40,27 +66,8 @@ def forced_drafts(
     return drafts
 
 
-def _forced(rows: RowsAfter | None, drafted: tuple[int, ...], by_token: bool) -> Drafted | None:
-    if rows is None or (token_id := rows.forced(drafted)) is None:
-        return None
-    return Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id))
-
-
-def _from_texts(
-    texts: TextDrafts,
-    rows: RowsAfter | None,
-    drafted: tuple[int, ...],
-    by_token: bool,
-) -> Drafted | None:
-    if (proposed := texts.proposed) is None:
-        return None
-    token_id = proposed.token_id
-    if rows is not None and not rows.allows(token_id, drafted):
-        return None  # it would be rejected, and the grammar has nothing to say after it
-    return Drafted(
-        token_id,
-        NO_PROBS if by_token else proposed.probs,
-        ends_chunk=proposed.is_last,
-        predicted=not proposed.remembered,
-        remembered=proposed.remembered,
-    )
+def _certain_of(proposed: Proposed, rows: RowsAfter | None, texts: TextDrafts) -> Array:
+    """Return the distribution [V] that is certain of a token."""
+    if proposed.from_text or rows is None:
+        return texts.probs(proposed.token_id)
+    return rows.certain(proposed.token_id)

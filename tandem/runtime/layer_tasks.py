@@ -9,13 +9,13 @@ import numpy as np
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.core.probs import Array
-from tandem.runtime.engine_jobs import JobHandle
+from tandem.runtime.engine_jobs import Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.split_uplink import LayersTask
 
 
-class LayersJob:
+class LayersJob(Job[Array]):
     """One pass over a task's tokens; the result are their hidden states [n, hidden size]."""
 
     def __init__(self, session: Session, task: LayersTask) -> None:

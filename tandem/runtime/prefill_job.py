@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
+from tandem.runtime.engine_jobs import Job
 
 
-class DraftPrefillJob:
+class DraftPrefillJob(Job[int]):
     """Feeds tokens after the first `keep` of a session; the result is the session's length."""
 
     def __init__(self, session: Session, keep: int, token_ids: Sequence[int]) -> None:

@@ -133,10 +133,6 @@ class PrefixCache:
         """Forget what the sessions leave no room for."""
         self.index.shrink(min(self._limits.kv_bytes, self._room()))
 
-    def forget(self, tenant: Tenant) -> None:
-        """Forget what is kept for one tenant alone: no session will begin with it any more."""
-        self.index.forget(tenant)
-
     def put(self, text: KeptText, blocks: Sequence[_Block], gives_back: int) -> None:
         """Keep a text's last blocks, of a session that gives back so many bytes at once."""
         self.index.put(

@@ -96,15 +96,6 @@ class PrefixIndex(Generic[Content]):
             sizes = self._caller_sizes
             self._forget_oldest_of(max(sizes, key=lambda caller: sizes[caller]))
 
-    def forget(self, tenant: Tenant) -> None:
-        """Forget what is kept for one tenant alone."""
-        for block in self._blocks.pop(tenant, {}).values():
-            self._grow(tenant, -block.size_bytes)
-        sizes = self._owner_sizes.get(tenant.caller, {})
-        sizes.pop(tenant, None)
-        if tenant.caller in self._owner_sizes and not sizes:
-            del self._owner_sizes[tenant.caller], self._caller_sizes[tenant.caller]
-
     def _has(self, owner: _Owner, key: bytes) -> bool:
         return key in self._blocks.get(owner, ())
 

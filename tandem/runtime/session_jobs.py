@@ -15,8 +15,8 @@ from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
-from tandem.core.processors import Pending, RowsAfter
-from tandem.runtime.engine_jobs import ASIDE_S
+from tandem.core.processors import RowsAfter
+from tandem.runtime.engine_jobs import ASIDE_S, Job
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import draw_draft
@@ -29,8 +29,8 @@ from tandem.specdec.judge import (
 )
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
+from tandem.specdec.proposers import NO_TEXTS, TextDrafts
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
 
 Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]
@@ -67,7 +67,7 @@ class DraftRequest:
         return self.rule.drafter_invariant and self.preset.sends_ids_alone
 
 
-class DraftJob:
+class DraftJob(Job[tuple[list[Drafted], int]]):
     """Drafts the tokens of a task one by one, and without a pass those that a grammar forces or
     texts propose; ends early after an end-of-text token, or one that is not sure enough. With
     a `stepwise` task every token but the last ones is handed to `on_draft` with the length of the
@@ -216,12 +216,12 @@ class BranchJob(DraftJob):
             self._session.close()
 
 
-class VerifyJob:
+class VerifyJob(Job[Verification]):
     """One pass over a task's tokens; the result is what the task's judge reads from its logits.
 
     A row becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on
     the engine thread. With `remote` the logits are read where they are, and processed by nothing. A
-    task that reads its prompt is read in chunks (`ReadsAllRows`), and reads no early exits."""
+    task that reads its prompt is read in chunks (`read_rows`), and reads no early exits."""
 
     def __init__(
         self,
@@ -242,10 +242,9 @@ class VerifyJob:
         self._judgement: Verification | None = None
         reader = work.prompt_reader
         self.read_rows = None if reader is None else reader.read
-        self.awaits: Pending | None = None
-        self.overdue = InvalidArgument(
-            "grammar", f"computing its masks took more than {ASIDE_S:g} s"
-        )
+
+    def overdue(self) -> Exception:
+        return InvalidArgument("grammar", f"computing its masks took more than {ASIDE_S:g} s")
 
     def request(self) -> ForwardRequest:
         work = self._work

@@ -11,10 +11,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from tandem.backends.interface import Engine
 from tandem.net.tenant import Tenant
-from tandem.specdec.recalled_text import RecallTally, Recollection
+from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.text_memory import TextMemory
 
 MOST_TENANTS = 4096
@@ -37,7 +38,7 @@ class _Remembered:
     """Of one tenant."""
 
     memory: TextMemory
-    tally: RecallTally = field(default_factory=RecallTally)
+    hit_rates: HitRates = field(default_factory=HitRates)
 
 
 class TenantMemories:
@@ -57,14 +58,15 @@ class TenantMemories:
             return None
         return cls(limits, engine.vocabulary_size)
 
-    async def recollection(self, tenant: Tenant, prompt_ids: Sequence[int]) -> Recollection:
+    async def texts_for(self, tenant: Tenant, prompt_ids: Sequence[int]) -> NgramTexts:
         """Return what an answer to this prompt may be drafted from."""
         known = self._of(tenant)
-        blocks = known.memory.blocks
-        size = self._vocabulary_size
+        begun = partial(
+            NgramTexts.of, prompt_ids, self._vocabulary_size, known.memory.index, known.hit_rates
+        )
         if len(prompt_ids) <= LONG_PROMPT:
-            return Recollection.of(prompt_ids, size, blocks, known.tally)
-        return await asyncio.to_thread(Recollection.of, prompt_ids, size, blocks, known.tally)
+            return begun()
+        return await asyncio.to_thread(begun)
 
     def learn(self, tenant: Tenant, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> None:
         """Remember a text that ended; returns at once."""
@@ -100,9 +102,9 @@ class TenantMemories:
         await loop.run_in_executor(
             self._thread, known.memory.learn, tuple(prompt_ids), tuple(answer_ids)
         )
-        self._put_out()
+        self._evict()
 
-    def _put_out(self) -> None:
+    def _evict(self) -> None:
         """Forget tenants that were longest not here, until the others have few enough tokens."""
         total = sum(len(known.memory) for known in self._tenants.values())
         while total > self._limits.total_tokens and len(self._tenants) > 1:

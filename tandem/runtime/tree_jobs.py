@@ -17,7 +17,7 @@ from tandem.core.probs import Array, Truncation, probs_from_logits, truncate
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted
-from tandem.specdec.text_drafts import TextDraft
+from tandem.specdec.proposers import Proposed
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 
 
@@ -68,7 +68,7 @@ class TreeDraftJob(DraftJob):
         allowed = [draft for draft in branches if scores[draft.token_id] > -np.inf]  # by a grammar
         return self._probs(scores, allowed)
 
-    def _probs(self, logits: Array, remembered: Sequence[TextDraft]) -> Array:
+    def _probs(self, logits: Array, remembered: Sequence[Proposed]) -> Array:
         width = self._growth.width
         if not self._sampling.greedy or self._preset.with_replacement:
             probs = with_remembered(probs_from_logits(logits, self._sampling), remembered)

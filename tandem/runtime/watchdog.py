@@ -49,14 +49,9 @@ class Watchdog:
     """The engine's thread reports what it does, another thread ticks. Each field has one writer, so
     no lock is needed."""
 
-    def __init__(self, stuck_after_s: float = STUCK_AFTER_S, *, learns: bool = True) -> None:
-        """Start before the first pass.
-
-        Args:
-            stuck_after_s: no shorter silence is a fault.
-            learns: whether what a pass took says what the next one may take."""
+    def __init__(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
+        """Start before the first pass. No silence shorter than `stuck_after_s` is a fault."""
         self._stuck_after_s = stuck_after_s
-        self._learns = learns
         self._silences = UsualSilences()
         self._rows = 0
         self._allowed_s: float | None = None
@@ -94,7 +89,8 @@ class Watchdog:
         """Record the end of a layer, or of what follows the last one."""
         # By the clock, but no longer than the ticks saw: those of a paused process count little.
         silence_s = min(now - self._signed_s, self._silent_s + LATE_TICK_S)
-        self._longest_s = max(self._longest_s, silence_s)
+        if silence_s > self._longest_s:
+            self._longest_s = silence_s
         self._signed_s = now
         self._signs += 1
 
@@ -106,8 +102,7 @@ class Watchdog:
     def passed(self, now: float) -> None:
         """Record that a pass of a job or a probe had results."""
         self.progressed(now)
-        if self._learns:
-            self._silences.add(self._rows, self._longest_s)
+        self._silences.add(self._rows, self._longest_s)
         self._suspicion = ""
         self._failed_probes = 0
 

@@ -8,7 +8,8 @@ One machine covers every schedule. Its shell calls
 - `draft_task` for what the cloud is to draft itself, if anything, and `drafted` with it.
 
 Invariants: committed tokens are never retracted; the KV is valid exactly for the first `kv_length`
-committed tokens; drafts of an old epoch change nothing; a frame that is refused changes nothing."""
+committed tokens; drafts that do not follow the text change nothing; a frame that is refused changes
+nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import islice
 
 import numpy as np
@@ -34,15 +36,13 @@ from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, check_probs, one_hot
 from tandem.core.prompt import check_image_bytes
 from tandem.core.randomness import RandomSource, SeededRandom
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
 from tandem.specdec.cloud_drafting import (
     CloudDrafting,
-    CloudDraftsOfAnyKind,
-    CloudLookup,
     DraftingContext,
-    SourceBudgets,
     may_recall,
 )
 from tandem.specdec.events import Drafted, DraftTask
@@ -67,7 +67,8 @@ from tandem.specdec.logprobs import (
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     EdgeMessage,
     Frame,
@@ -82,12 +83,10 @@ from tandem.specdec.messages import (
     Pong,
     PromptLogprobs,
     Recovered,
-    Tokens,
-    Verdict,
     Work,
 )
+from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.presets import VerifySettings
-from tandem.specdec.recalled_text import Recollection
 from tandem.specdec.rules import (
     Proposal,
     TargetProbs,
@@ -104,6 +103,19 @@ _YIELD_WEIGHT = 0.2
 _PASSES_WITHOUT = 2
 """Passes in a row without a draft of the edge that do not say that it has stopped to draft: after a
 correction its next ones may take as long."""
+
+
+class State(StrEnum):
+    """What the cloud's machine is about; it is what follows from its text and its pass."""
+
+    IDLE = "idle"
+    """A pass may begin, if one is due."""
+    PASS = "pass"
+    """A pass is in flight. Drafts that arrive wait for the next one."""
+    NEEDS_RECOVERED = "needs_recovered"
+    """Nothing continues before the edge has drawn the token in the place of a rejected draft."""
+    ENDED = "ended"
+    """The answer is complete, or the edge is done with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +209,8 @@ class CloudMachine:
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
         draft_budget: CloudDraftBudget | None = None,
-        lookup_budget: CloudDraftBudget | None = None,
         has_draft_model: bool = True,
-        memory: Recollection | None = None,
+        memory: NgramTexts | None = None,
     ) -> None:
         """Take the frame that opens the session.
 
@@ -209,7 +220,6 @@ class CloudMachine:
             rng: in place of the one that the seed gives; for tests.
             budget: of the verifier's passes, which this session shares with others.
             draft_budget: of the drafts that the cloud makes itself, likewise.
-            lookup_budget: of those that it looks up, where it may make drafts of any kind.
             has_draft_model: whether there is a model for drafts of any kind.
             memory: earlier texts of the same tenant, which these drafts may be taken from; used
                 where `may_recall`."""
@@ -219,7 +229,6 @@ class CloudMachine:
         self.session = opening.session
         self.settings = opening.settings
         self.sampling = params.sampling
-        self.epoch = opening.epoch
         self.committed = opened_text(opening)
         self._kv_length = 0
         self.target_passes = 0
@@ -266,49 +275,53 @@ class CloudMachine:
         self._has_draft_model = has_draft_model
         self._cloud_drafting: CloudDrafting | None = None
         if opening.settings.may_draft_in_cloud:
-            recollection = memory if may_recall(opening) else None
-            self._cloud_drafting = self._drafting_of(draft_budget, lookup_budget, recollection)
+            known = memory if may_recall(opening) else None
+            self._cloud_drafting = self._drafting_of(draft_budget, known)
         # What an edge sent so far, and passes since its last draft.
         self._edge_drafts = 0
         self._passes_without = 0
 
     def _drafting_of(
-        self,
-        draft_budget: CloudDraftBudget | None,
-        lookup_budget: CloudDraftBudget | None,
-        memory: Recollection | None,
+        self, draft_budget: CloudDraftBudget | None, memory: NgramTexts | None
     ) -> CloudDrafting:
         """Return what makes the cloud's own drafts, of the kind that the session asks for."""
         settings = self.settings
-        usual = draft_budget.usual if draft_budget else UsualAcceptance()
-        context = DraftingContext(
-            committed=self.committed,
-            longest=min(settings.cloud_draft_length, self._model.max_draft_length),
-            longest_remembered=self._model.max_draft_length,
-            length_limit=self._length_limit,
-            ends=self._eos,
-            acceptance=SessionAcceptance(usual),
-            # A text that depends on the drafts must not depend on how long they take.
-            budget=draft_budget if settings.drafter_invariant else None,
-            memory=memory,
-            prompt_length=self._prompt_length,
+        kind = settings.cloud_drafts
+        chooses = kind is CloudDrafts.ANY
+        if chooses and draft_budget is None:
+            draft_budget = CloudDraftBudget(PassBudget())
+        longest = min(settings.cloud_draft_length, self._model.max_draft_length)
+        texts = memory
+        if texts is None and kind is not CloudDrafts.MODEL:
+            prompt = self.committed.since(0)[: self._prompt_length]
+            texts = NgramTexts.of(prompt, self._model.vocabulary_size)
+        return CloudDrafting(
+            DraftingContext(
+                committed=self.committed,
+                longest=longest,
+                length_limit=self._length_limit,
+                ends=self._eos,
+                acceptance=SessionAcceptance(
+                    draft_budget.usual if draft_budget else UsualAcceptance()
+                ),
+                prompt_length=self._prompt_length,
+                texts=texts,
+                longest_from_texts=longest if memory is None else self._model.max_draft_length,
+                remembers=memory is not None,
+                has_model=kind is CloudDrafts.MODEL or (chooses and self._has_draft_model),
+                # A text that depends on the drafts must not depend on how long they take.
+                budget=draft_budget if settings.drafter_invariant else None,
+                chooses=chooses,
+            )
         )
-        match settings.cloud_drafts:
-            case CloudDrafts.ANY:
-                budgets = SourceBudgets(
-                    draft_budget or CloudDraftBudget(PassBudget()),
-                    lookup_budget or CloudDraftBudget(PassBudget()),
-                )
-                return CloudDraftsOfAnyKind(
-                    context,
-                    lookup_acceptance=SessionAcceptance(budgets.lookup.usual),
-                    budgets=budgets,
-                    has_model=self._has_draft_model,
-                )
-            case CloudDrafts.LOOKUP:
-                return CloudLookup(context)
-            case _:
-                return CloudDrafting(context)
+
+    @property
+    def state(self) -> State:
+        if self.ended or self.finished:
+            return State.ENDED
+        if self._in_flight is not None:
+            return State.PASS
+        return State.IDLE if self._to_draw_from is None else State.NEEDS_RECOVERED
 
     @property
     def finished(self) -> bool:
@@ -316,11 +329,6 @@ class CloudMachine:
         if len(self.committed) >= self._length_limit:
             return True
         return len(self.committed) > self.committed.start and self.committed.last in self._eos
-
-    @property
-    def awaits_recovered(self) -> bool:
-        """True if nothing continues before the edge has drawn a recovered token."""
-        return self._to_draw_from is not None
 
     @property
     def kv_length(self) -> int:
@@ -375,15 +383,14 @@ class CloudMachine:
         if self.ended:
             return []
         match message:
-            case Draft():
+            case Drafts():
                 return self._receive_draft(message)
             case Recovered():
                 return self._receive_recovered(message)
             case NeedFullDistribution():
                 return self._receive_need_full_distribution(message)
             case HiddenStates():
-                if not self._is_stale(message):
-                    self._hidden.receive(message, self.committed)
+                self._hidden.receive(message, self.committed)
                 return []
             case Ping():
                 return [Pong(**self._header(len(self.committed)), nonce=message.nonce)]
@@ -397,37 +404,30 @@ class CloudMachine:
             case Open():
                 raise InvalidArgument("open", "the session is open already")
 
-    def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
-        if self.finished:
-            return []  # past the end drafts mean nothing, and epochs are no longer counted
-        stale = self._is_stale(draft)
-        self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
-        if stale:
-            return self._release_frontier()
-        if self.awaits_recovered:
-            raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
+    def _receive_draft(self, draft: Drafts) -> list[CloudMessage]:
         check_draft(draft, self.settings, self._model)
+        if self.finished:
+            return []
+        self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
+        if not self._pending.follows_text(draft):
+            return self._release_frontier()
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
         self._edge_drafts += len(draft.token_ids)
         self._passes_without = 0
-        if (overtaken_at := self._pending.add(draft)) is not None:
-            # The cloud went on alone with another token; the edge learns it from that token. The
-            # committed text stays as it is, and so does the distribution kept for what follows it.
-            self._end_epoch(overtaken_at)
+        if not self._pending.add(draft):
+            # Other tokens are committed, or wait, than were drafted: the edge learns it from what
+            # is committed. The distribution kept for what follows the text stays as it is.
             return self._release_frontier()
         if draft.end_of_chunk or self.settings.verify_on_arrival:
-            self._pending.make_ready()
+            self._pending.make_ready(draft.base + len(draft.token_ids))
         # A draft that only repeats what the cloud has committed leaves nothing to judge.
         return self._judge_at_once() or self._release_frontier()
 
-    def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
-        if self._tree is not None:
-            raise InvalidArgument("draft_length", "a tree is waiting already")
-        if draft.base != len(self.committed):
-            raise InvalidArgument("base", f"{draft.base}: trees start at {len(self.committed)}")
-        self.committed.check(draft.base, draft.prefix_hash)
+    def _receive_tree(self, draft: Drafts) -> list[CloudMessage]:
+        if self._tree is not None or draft.base != len(self.committed):
+            return []  # it comes twice, or late: a tree starts at the end of the text
         tree = DraftTree.of(draft)
         if draft.base + tree.layers > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
@@ -437,8 +437,6 @@ class CloudMachine:
     def _receive_recovered(self, message: Recovered) -> list[CloudMessage]:
         """Commit what the edge drew: a token that the target distribution can draw, for the
         position and the text of the rejection."""
-        if self._is_stale(message):
-            return []
         if self._to_draw_from is None:
             raise InvalidArgument("recovered", "no verdict has left a token for the edge to draw")
         if message.base != len(self.committed):
@@ -449,13 +447,11 @@ class CloudMachine:
             raise InvalidArgument("token_id", "the target distribution cannot draw this token")
         self.committed.check(message.base, message.prefix_hash)
         self._to_draw_from = None
-        self.committed.append(message.token_id)
+        self._append(message.token_id)
         return []
 
     def _receive_need_full_distribution(self, message: NeedFullDistribution) -> list[CloudMessage]:
         """Send the whole distribution to an edge that cannot draw from what it was sent."""
-        if self._is_stale(message):
-            return []
         if self._to_draw_from is None or message.base != len(self.committed):
             why = "no distribution is being drawn from at this position"
             raise InvalidArgument("need_full_distribution", why)
@@ -465,16 +461,11 @@ class CloudMachine:
         header = self._header(message.base)
         return [FullDistribution(**header, target_probs=self._to_draw_from)]
 
-    def _is_stale(self, message: EdgeMessage) -> bool:
-        if message.epoch > self.epoch:
-            raise InvalidArgument("epoch", f"{message.epoch} is ahead of {self.epoch}")
-        return message.epoch < self.epoch
-
     # The forward pass that is due.
 
     def work(self) -> VerifyTask | None:
         """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
-        if self._in_flight or self.ended or self.finished or self.awaits_recovered:
+        if self.state is not State.IDLE:
             return None
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
         if self._tree is not None and len(unfed) < 2:
@@ -628,7 +619,7 @@ class CloudMachine:
         """Return what the draft model in the cloud is to do now, if anything: the same task until
         `drafted` is called with it, or until it is void and another one or none is due."""
         drafting = self._cloud_drafting
-        if drafting is None or self.ended or self.finished:
+        if drafting is None or self.state is State.ENDED:
             return None
         if not (drafting.prefilling or self._may_draft()):
             drafting.give_up()
@@ -663,7 +654,7 @@ class CloudMachine:
         """Return whether the cloud would decode alone now, and may draft before it does. The first
         pass has no drafts, since it computes the prompt meanwhile; but where the text depends on
         drafts, a resumed session has them where it had them before."""
-        if self._in_flight or self.awaits_recovered or self._tree is not None:
+        if self.state is not State.IDLE or self._tree is not None:
             return False
         if self._edge_goes_first() or self._leaves_drafting_to_edge:
             return False
@@ -680,7 +671,7 @@ class CloudMachine:
         drafting = self._cloud_drafting
         if drafting is None:
             return True
-        if not isinstance(drafting, CloudDraftsOfAnyKind):
+        if not drafting.chooses:
             return self._pending.ready >= drafting.begun
         if self._leaves_drafting_to_edge or not self._is_due_without_drafts():
             return True
@@ -725,8 +716,7 @@ class CloudMachine:
         if isinstance(work.judge, Preparation):
             self._keep_prepared(verification)
             return self._judge_at_once()
-        judged = len(work.prepared) + work.drafts
-        cost = replace(cost, target_passes=self.target_passes, drafts=judged)
+        cost = replace(cost, target_passes=self.target_passes)
         prompt_frames = self._prompt_frames(verification)
         if work.by_cloud:
             return [*prompt_frames, *self._outcome_of_cloud_drafts(verification, work, cost)]
@@ -756,24 +746,12 @@ class CloudMachine:
         if isinstance(replacement, int):
             token_ids = (*token_ids, replacement)
         for token_id, target in zip(token_ids, verification.targets, strict=False):
-            self._overtake(token_id, target)
+            self._commit(token_id, target)
         if replacement is None:
             self._bonus_token(verification)
-        tokens = Tokens(
-            **self._header(base),
-            token_ids=self.committed.since(base),
-            work=replace(cost, draft_s=draft_s, draft_rate=draft_rate),
-            logprobs=self._logprobs_recorder.take(),
-            accepted=accepted,
-        )
-        return [tokens, *self._judge_at_once()]
-
-    def _overtake(self, token_id: int, target: TargetProbs) -> None:
-        """Commit a token for whose position a draft of the edge may wait."""
-        position = len(self.committed)
-        self._commit(token_id, target)
-        if not self._pending.overtaken_by(token_id):
-            self._end_epoch(position)
+        cost = replace(cost, cloud_drafts=work.drafts, draft_s=draft_s, draft_rate=draft_rate)
+        committed = self._committed_since(base, cost, cloud_accepted=accepted)
+        return [*committed, *self._judge_at_once()]
 
     def _keep_prepared(self, verification: Verification) -> None:
         """Keep the targets of a preparation; the KV holds its drafts after the committed text."""
@@ -794,33 +772,22 @@ class CloudMachine:
     def _outcome_of(
         self, verification: Verification, work: VerifyTask, cost: Work
     ) -> list[CloudMessage]:
-        """Commit what was accepted; return the verdict on it, or the token after it."""
+        """Commit what was accepted, and what comes after it."""
         base = len(self.committed)
         accepted = len(verification.path)
-        self._acceptance.judged(accepted, int(verification.replacement is not None))
+        rejected = int(verification.replacement is not None)
+        self._acceptance.judged(accepted, rejected)
+        judged = max(len(work.prepared) + work.drafts, accepted + rejected)
+        cost = replace(cost, drafts=judged)
         if work.drafts:
             self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(verification, work)
         path = verification.path if work.parents is not None else ()
-        if verification.replacement is not None:
-            return [self._reject(verification, base, cost, path)]
-        outcome = self._bonus_token(verification)
-        header = self._header(base)
-        logprobs = self._logprobs_recorder.take()
-        if accepted:
-            verdict = Verdict(
-                **header,
-                accepted=accepted,
-                rejected=False,
-                outcome=outcome,
-                work=cost,
-                path=path,
-                logprobs=logprobs,
-            )
-            return [verdict, *self._judge_at_once()]
-        if outcome is not None:
-            return [Tokens(**header, token_ids=(outcome,), work=cost, logprobs=logprobs)]
-        return self._judge_at_once()
+        if rejected:
+            return self._reject(verification, base, cost, path)
+        self._bonus_token(verification)
+        committed = self._committed_since(base, cost, accepted=accepted, path=path)
+        return [*committed, *self._judge_at_once()]
 
     def commit_forced_tokens(self, next_forced: Callable[[], int | None]) -> list[CloudMessage]:
         """Commit the tokens that alone may follow the text, where no edge drafts them: no pass has
@@ -829,19 +796,45 @@ class CloudMachine:
         Args:
             next_forced: the only token that a grammar leaves after the text as it is then; None
                 where it leaves several."""
-        if self.settings.drafts or self._in_flight or self._frontier is not None:
+        if self.settings.drafts or self._frontier is not None:
             return []
         base = len(self.committed)
-        while not (self.ended or self.finished) and (token_id := next_forced()) is not None:
+        while self.state is State.IDLE and (token_id := next_forced()) is not None:
             self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
-        if not (token_ids := self.committed.since(base)):
+        return self._committed_since(base)
+
+    def _committed_since(
+        self,
+        base: int,
+        cost: Work | None = None,
+        *,
+        accepted: int = 0,
+        cloud_accepted: int = 0,
+        draw_from: FullPayload | SparsePayload | None = None,
+        path: tuple[int, ...] = (),
+    ) -> list[CloudMessage]:
+        """Return the frame that tells the edge what is committed from `base` on, if anything is, or
+        what it is to draw the next token from.
+
+        Args:
+            base: first position.
+            cost: of a pass; None where none was needed.
+            accepted: so many of these tokens are drafts of the edge.
+            cloud_accepted: so many of those after them are the cloud's own drafts.
+            draw_from: in the place of a draft that was refused.
+            path: the accepted nodes of a tree."""
+        if len(self.committed) == base and draw_from is None:
             return []
         return [
-            Tokens(
+            Committed(
                 **self._header(base),
-                token_ids=token_ids,
-                work=Work(target_passes=self.target_passes),
+                accepted=accepted,
+                token_ids=self.committed.since(base + accepted),
+                work=cost or Work(target_passes=self.target_passes),
                 logprobs=self._logprobs_recorder.take(),
+                cloud_accepted=cloud_accepted,
+                draw_from=draw_from,
+                path=path,
             )
         ]
 
@@ -849,7 +842,6 @@ class CloudMachine:
         """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
             accepted = len(verification.path)
-            self._pending.accept(accepted)
             # Rejected drafts were fed too, and the token in place of the first one was not.
             self._kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
             self._kept_path = ()
@@ -863,86 +855,71 @@ class CloudMachine:
             self._commit(token_id, target)
 
     def _commit(self, token_id: int, target: TargetProbs) -> None:
-        self.committed.append(token_id)
+        self._append(token_id)
         self._logprobs_recorder.note(target, token_id)
 
-    def _bonus_token(self, verification: Verification) -> int | None:
-        """Return the cloud's own token after the accepted drafts; None at the end or if a draft is
-        next."""
+    def _append(self, token_id: int) -> None:
+        """Commit a token. The draft that waits for its position, if one does, is judged by that: if
+        it is another token, all that follow it are void."""
+        self.committed.append(token_id)
+        self._pending.pass_by(token_id)
+
+    def _bonus_token(self, verification: Verification) -> None:
+        """Commit the cloud's own token after the accepted drafts, unless the text is complete or a
+        draft is next."""
         target = verification.next_target
         if target is None:
-            return None
+            return
         bonus = bool(verification.path) and self.settings.bonus
         if self._pending or not (bonus or self._decodes_alone):
             self._frontier = target
-            return None
-        token = self.rule.target_token(target, len(self.committed))
-        self._commit(token, target)
-        return token
+            return
+        self._commit(self.rule.target_token(target, len(self.committed)), target)
 
     def _reject(
         self, verification: Verification, base: int, cost: Work, path: tuple[int, ...] = ()
-    ) -> Verdict:
-        """End the epoch after the accepted drafts, with the recovered token if the cloud draws."""
-        accepted = len(verification.path)
-        target = verification.next_target
+    ) -> list[CloudMessage]:
+        """Commit the recovered token after the accepted drafts, or have the edge draw it. Until it
+        is known the rejected draft waits, and all after it."""
+        target, replacement = verification.next_target, verification.replacement
         assert target is not None, "the rejected position was judged"
-        self._end_epoch(base + accepted)
         self._forget_known()
-        if isinstance(verification.replacement, int):
-            self._commit(verification.replacement, target)
+        draw_from = None
+        if isinstance(replacement, int):
+            self._commit(replacement, target)
         else:
+            draw_from = replacement
             self._to_draw_from = probs_of(target)
             self._sent_in_full = False
-        return Verdict(
-            **self._header(base),
-            accepted=accepted,
-            rejected=True,
-            outcome=verification.replacement,
-            work=cost,
-            path=path,
-            logprobs=self._logprobs_recorder.take(),
-        )
-
-    def _end_epoch(self, position: int) -> None:
-        self.epoch += 1
-        self._pending.begin_epoch(position)
+        accepted = len(verification.path)
+        return self._committed_since(base, cost, accepted=accepted, draw_from=draw_from, path=path)
 
     def _judge_at_once(self) -> list[CloudMessage]:
         """Judge the first drafts by the distributions kept from earlier passes, if there are any.
         A rejection needs no pass; an acceptance waits for one, unless passes may be cut short."""
-        if self._frontier is None or not self._pending.ready or self._in_flight:
+        if self._frontier is None or not self._pending.ready or self.state is not State.IDLE:
             return []
         known = len(self._known)
         judge = self._judge(chain_steps(self._pending.first_ready()[:known]), bonus=False)
         verification = judge.judge(_no_row)
         accepted = len(verification.path)
-        cost = Work(target_passes=self.target_passes)
         if verification.replacement is not None:
             self._acceptance.judged(accepted, 1)
             if accepted:
                 self._keep_known(verification)
-            return [self._reject(verification, judge.base, cost)]
+            cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
+            return self._reject(verification, judge.base, cost)
         if self._budget is None:
             return []
         self._acceptance.judged(1, 0)
-        self._pending.accept(1)
         self._frontier = None
         self._commit(verification.token_ids[0], verification.targets[0])
-        verdict = Verdict(
-            **self._header(judge.base),
-            accepted=1,
-            rejected=False,
-            outcome=None,
-            work=cost,
-            logprobs=self._logprobs_recorder.take(),
-        )
-        return [verdict]
+        cost = Work(target_passes=self.target_passes, drafts=1)
+        return self._committed_since(judge.base, cost, accepted=1)
 
     def _keep_known(self, verification: Verification) -> None:
         """Commit drafts that were fed ahead, and accepted without a further pass."""
         accepted = len(verification.path)
-        self._pending.accept(accepted)
         self._kv_length = len(self.committed) + accepted
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
@@ -955,24 +932,21 @@ class CloudMachine:
         """Go on alone from the distribution that was kept for a draft, once that draft is void or
         came too late, and the edge asks for no further wait. Both ends would else wait for each
         other: the cloud for a draft, and the edge, which may draft no more, for a token."""
-        if self._frontier is None or self._pending or self._tree is not None or self._in_flight:
+        if self._frontier is None or self._pending or self._tree is not None:
             return []
-        if self.finished or not self._decodes_alone:
+        if self.state is not State.IDLE or not self._decodes_alone:
             return []
         target = self._frontier
         base = len(self.committed)
         self._frontier = None
         token_id = self.rule.target_token(target, base)
         self._commit(token_id, target)
-        work = Work(target_passes=self.target_passes)
-        logprobs = self._logprobs_recorder.take()
-        return [Tokens(**self._header(base), token_ids=(token_id,), work=work, logprobs=logprobs)]
+        return self._committed_since(base)
 
     def _header(self, base: int) -> FrameHeader:
         """Return the header of every frame; the hash is that of all committed tokens."""
         return {
             "session": self.session,
-            "epoch": self.epoch,
             "base": base,
             "prefix_hash": self.committed.prefix,
         }
@@ -1028,8 +1002,6 @@ class PendingDrafts:
     def __init__(self, committed: PrefixedTokens, window: int, length_limit: int) -> None:
         """Start without drafts. `length_limit` is the most tokens of prompt and answer together."""
         self.ready = 0
-        self.next_base = len(committed)
-        """Where the next drafts of this epoch begin at the earliest."""
         self._committed = committed
         self._window = window
         self._length_limit = length_limit
@@ -1046,62 +1018,54 @@ class PendingDrafts:
         """Return the drafts that may be judged."""
         return tuple(islice(self._drafts, self.ready))
 
-    def check(self, draft: Draft) -> None:
-        """Check that drafts of one epoch are contiguous, and start no later than the committed text
-        ends. Raises InvalidArgument or PrefixMismatch."""
-        due = len(self._committed) + len(self._drafts)
-        if draft.base < self.next_base:
-            raise InvalidArgument("base", f"{draft.base} repeats a round; {self.next_base} is due")
-        if draft.base > due:
-            raise InvalidArgument("base", f"{draft.base} leaves a gap after {due}")
-        self._committed.check(draft.base, draft.prefix_hash, self.token_ids)
+    def follows_text(self, draft: Drafts) -> bool:
+        """Return whether a draft is live: its hash is that of the text up to its base, committed or
+        waiting. Others come late, after a text that is gone."""
+        after = draft.base - len(self._committed)
+        if after > len(self._drafts):
+            return False
+        if after <= 0:
+            return self._committed.prefix_at(draft.base) == draft.prefix_hash
+        return self._committed.prefix_with(self.token_ids[:after]) == draft.prefix_hash
+
+    def check(self, draft: Drafts) -> None:
+        """Check that no more drafts wait than may. Raises InvalidArgument."""
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
         if end - len(self._committed) > self._window:
             raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
 
-    def add(self, draft: Draft) -> int | None:
-        """Queue what is not committed yet. The first position at which another token is committed
-        than was drafted, if there is one: then nothing of the draft counts."""
+    def add(self, draft: Drafts) -> bool:
+        """Queue those of a live draft that are new. False where one of the others is not the token
+        that is committed, or waits, at its position: then those after it are void."""
         for position, proposal in enumerate(_proposals(draft), start=draft.base):
-            if position >= len(self._committed):
+            after = position - len(self._committed)
+            if after >= len(self._drafts):
                 self._drafts.append(proposal)
-            elif self._committed[position] != proposal.token_ids[0]:
-                return position
-        self.next_base = draft.base + len(draft.token_ids)
-        return None
-
-    def make_ready(self) -> None:
-        """Note that all drafts that wait may be judged."""
-        self.ready = len(self._drafts)
-
-    def accept(self, count: int) -> None:
-        """Drop the first drafts, which are committed."""
-        self.ready -= count
-        for _ in range(count):
-            self._drafts.popleft()
-
-    def overtaken_by(self, token_id: int) -> bool:
-        """Drop the first draft, for whose position this token is committed; False if it is another
-        token, so that those after it are void too."""
-        if not self._drafts:
-            return True
-        if self._drafts[0].token_ids[0] != token_id:
-            return False
-        self._drafts.popleft()
-        self.ready = max(0, self.ready - 1)
+                continue
+            known = self._committed[position] if after < 0 else self._drafts[after].token_ids[0]
+            if known != proposal.token_ids[0]:
+                return False
         return True
+
+    def make_ready(self, end: int) -> None:
+        """Note that the drafts before position `end` may be judged."""
+        self.ready = max(self.ready, end - len(self._committed))
+
+    def pass_by(self, token_id: int) -> None:
+        """Drop the first draft, for whose position this token is committed, and unless it is that
+        token all others too."""
+        if not self._drafts:
+            return
+        if self._drafts.popleft().token_ids[0] != token_id:
+            self.clear()
+        self.ready = max(0, self.ready - 1)
 
     def clear(self) -> None:
         """Drop all drafts: none of them will be judged."""
         self._drafts.clear()
         self.ready = 0
-
-    def begin_epoch(self, base: int) -> None:
-        """Discard all; the next ones begin at `base`."""
-        self.clear()
-        self.next_base = base
 
 
 class EarlyQueue:
@@ -1214,7 +1178,7 @@ def opened_text(opening: Open) -> PrefixedTokens:
     return committed
 
 
-def check_draft(draft: Draft, settings: VerifySettings, model: CloudModel) -> None:
+def check_draft(draft: Drafts, settings: VerifySettings, model: CloudModel) -> None:
     """Check that ids are in range, that the payload is what the settings name, and that
     probabilities are probabilities. Raises InvalidArgument naming the field."""
     vocabulary_size = model.vocabulary_size
@@ -1246,7 +1210,7 @@ def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:
             raise InvalidArgument("probabilities", f"{probability} is not in (0, 1]")
 
 
-def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
+def _check_distributions(draft: Drafts, vocabulary_size: int) -> None:
     assert draft.distributions is not None
     drawn_from = _distributions_of_tokens(draft)
     if draft.distributions.shape != (max(drawn_from) + 1, vocabulary_size):
@@ -1262,7 +1226,7 @@ def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
             )
 
 
-def _distributions_of_tokens(draft: Draft) -> list[int]:
+def _distributions_of_tokens(draft: Drafts) -> list[int]:
     """Return which of the draft's distributions each token was drawn from; in a tree, its
     parent's."""
     if draft.parents is None:
@@ -1291,7 +1255,7 @@ def _check_tree(
             raise InvalidArgument("token_ids", f"candidates after node {parent} repeat a token")
 
 
-def _proposals(draft: Draft) -> Iterator[Proposal]:
+def _proposals(draft: Drafts) -> Iterator[Proposal]:
     """Yield the draft's tokens, each with what the uplink carried for it."""
     for index, token_id in enumerate(draft.token_ids):
         yield Proposal(

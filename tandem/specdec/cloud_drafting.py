@@ -2,8 +2,8 @@
 and how often they stand.
 
 The cloud's machine asks for them where it would decode alone, and judges them in one pass. They
-never leave the cloud. What is remembered of the tenant's earlier texts comes first where it is
-surer; it takes no model, like drafts by lookup. Invariants: drafts that wait follow the committed
+never leave the cloud. What texts propose takes no model, and comes first where it is surer, or
+brings tokens faster. Invariants: drafts that wait follow the committed
 text as it is, or are forgotten; at most one task is under way; the draft KV is valid for as much of
 the text as it was fed, whoever made that text since."""
 
@@ -16,29 +16,19 @@ from itertools import takewhile
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import SessionAcceptance
 from tandem.core.errors import ProtocolError
-from tandem.core.text_lookup import GrowingText
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.messages import Open
 from tandem.specdec.presets import Preset, VerifySettings
-from tandem.specdec.recalled_text import Recollection
+from tandem.specdec.proposers import AnswerTexts, Proposed, Source
 from tandem.specdec.rules import Proposal
-from tandem.specdec.text_drafts import AnswerTexts
 
-RETRY_AFTER = 32
-"""Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
-MOST_RETRY_AFTER = 4 * RETRY_AFTER
+PROBE_INTERVAL = 32
+"""Rounds that are not worth drafts before a short try: what is known of acceptance grows old."""
+LONGEST_INTERVAL = 4 * PROBE_INTERVAL
 """The same where many sessions share the passes: each of them waits for the tries of all."""
-RETRY_LENGTH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class SourceBudgets:
-    """What says how many drafts are worth their time, of a draft model and of lookup."""
-
-    model: CloudDraftBudget
-    lookup: CloudDraftBudget
+PROBE_LENGTH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,63 +37,71 @@ class DraftingContext:
 
     Args:
         committed: the session's text, which its owner alone appends to.
-        longest: most tokens to draft at once.
+        longest: most tokens to draft at once with the draft model.
         length_limit: tokens of prompt and answer together.
         ends: the tokens that end the text.
-        acceptance: of drafts that this cloud makes.
-        longest_remembered: most tokens of what is remembered to judge at once.
+        acceptance: of the draft model's drafts.
+        prompt_length: so many tokens of the text are the prompt that `texts` begin after.
+        texts: what to propose from without a model; see `may_recall`; None: nothing.
+        longest_from_texts: most tokens of it to judge at once.
+        remembers: whether `texts` has the tenant's earlier ones.
+        has_model: whether there is a draft model.
         budget: what says how many drafts are worth their time; None: as many as there may be.
-        memory: earlier texts to draft from; see `may_recall`.
-        prompt_length: so many tokens of the text are the prompt that `memory` begins after."""
+        chooses: whether the draft model drafts only where that brings tokens faster than `texts`
+            or nothing do; with a `budget`."""
 
     committed: PrefixedTokens
     longest: int
     length_limit: int
     ends: frozenset[int]
     acceptance: SessionAcceptance
-    longest_remembered: int = 0
+    prompt_length: int
+    texts: Source | None = None
+    longest_from_texts: int = 0
+    remembers: bool = False
+    has_model: bool = True
     budget: CloudDraftBudget | None = None
-    memory: Recollection | None = None
-    prompt_length: int = 0
+    chooses: bool = False
 
 
 class CloudDrafting:
-    """Drafts with the draft model, as many at a time as are worth it."""
+    """Drafts from texts, or with the draft model, as many at a time as are worth it."""
 
     def __init__(self, context: DraftingContext) -> None:
         """Begin with an empty draft KV."""
-        committed = context.committed
         self.task: DraftTask | None = None
-        self.prefilling = len(committed) > 1
-        """Whether the draft model has yet to compute the text that the session begins with."""
         self.draft_s = 0.0
         """What it took to make the drafts that wait."""
         self.from_memory = False
         """Whether the drafts that wait are remembered ones."""
-        self._acceptance = context.acceptance
+        self.chooses = context.chooses
+        """Whether it may leave drafting to whoever drafts faster."""
+        self._context = context
+        self._committed = context.committed
         self._budget = context.budget
-        self._committed = committed
+        self._acceptance = context.acceptance
         self._length_limit = context.length_limit
-        self._ends = context.ends
+        # Whether the draft model has yet to compute the text that the session begins with.
+        self._unread = context.has_model and len(context.committed) > 1
+        self.prefilling = self._unread and (not context.chooses or self._model_count() > 0)
+        """Whether it is to do so now, or does it."""
         # The draft KV holds the first `_fed_from` committed tokens, and then `_fed`.
         self._fed_from = 0
         self._fed: tuple[int, ...] = ()
         self._drafts: tuple[Proposal, ...] = ()
-        self._longest = context.longest
-        self._longest_remembered = context.longest_remembered
-        self._texts = AnswerTexts(None, context.memory)
-        # So many tokens of the text the memory has followed.
+        self._texts = AnswerTexts(context.texts)
+        # So many tokens of the text the texts have followed.
         self._followed = context.prompt_length
-        # How often the remembered drafts that wait are expected to be right.
-        self._remembered_rate = 0.0
-        self._rested = 0
+        # How often the drafts from texts that wait are expected to be right; None: others wait.
+        self._text_rate: float | None = None
+        self._rounds_since_draft = 0
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
 
     @property
     def rate(self) -> float:
-        """The rate at which the session's drafts are accepted."""
-        return self._acceptance.rate
+        """The rate at which drafts are accepted that are made as the last ones were."""
+        return self._acceptance.rate if self._text_rate is None else self._text_rate
 
     @property
     def room(self) -> int:
@@ -118,7 +116,7 @@ class CloudDrafting:
     @property
     def pays(self) -> bool:
         """True unless the last text was not worth a draft."""
-        return not self._rested
+        return not self._rounds_since_draft
 
     @property
     def begun(self) -> int:
@@ -140,9 +138,20 @@ class CloudDrafting:
         if self.task is not None or self.is_over:
             return self.task
         self._forget()
-        if self._recall(surer_than=self._acceptance.rate):
+        proposed = self._from_texts()
+        if proposed and not self.chooses:
+            self._rounds_since_draft = 0
+            self._propose(proposed)
             return None
-        return self._draft(min(self._worth(), self.room))
+        worth = self._model_count()
+        count = self._maybe_probe(worth) if self._context.has_model else 0
+        if proposed and not self._model_is_faster(proposed, worth, count):
+            self._propose(proposed)
+            return None
+        if self._unread and count > 0:
+            self.prefilling = True
+            return self._prefill()
+        return self._draft(min(count, self.room))
 
     def _draft(self, wanted: int) -> DraftTask | None:
         """Return the task that drafts `wanted` tokens after the text; None if that is none."""
@@ -156,72 +165,83 @@ class CloudDrafting:
             token_ids=self._committed.since(keep),
             position=length,
             count=wanted,
-            ends=self._ends,
+            ends=self._context.ends,
         )
         return self.task
 
-    def _recall(self, surer_than: float) -> bool:
-        """Draft what is remembered to follow the text as it is, if anything is that is surer than
-        drafts which are accepted at this rate; return whether there is."""
+    def _from_texts(self) -> list[Proposed]:
+        """Return what texts propose after the text as it is, as much of it as is worth its rows.
+        Where the draft model drafts whatever it costs, only what is surer than its drafts."""
         if not self._texts.on:
-            return False
+            return []
         self._texts.commit(self._committed.since(self._followed))
         self._followed = len(self._committed)
-        texts = self._texts.after((), surer_than)
-        draft = texts.proposed
-        if draft is None:
-            return False
-        chance = draft.chance
-        most = self._longest_remembered
+        texts = self._texts.after((), self._acceptance.rate)
+        if self.chooses or not self._context.has_model:
+            texts = texts.however_sure()
+        if (first := texts.proposed) is None:
+            return []
+        most = self._context.longest_from_texts
         if self._budget is not None:
-            most = self._budget.drafts(chance, most, by_model=False)
-        most = min(most, self.room)
-        token_ids = list[int]()
-        while len(token_ids) < most and draft is not None:
-            token_ids.append(draft.token_id)
-            if draft.token_id in self._ends:
-                break
-            texts = texts.after((draft.token_id,), confirmed=False)
-            draft = texts.proposed
-        if not token_ids:
-            return False
-        self._rested = 0
-        self._propose(token_ids)
-        self.from_memory = True
-        self._remembered_rate = chance
-        return True
+            most = self._budget.drafts(first.chance, most, by_model=False)
+        proposed = texts.row(min(most, self.room))
+        ends = [draft.token_id in self._context.ends for draft in proposed]
+        return proposed[: ends.index(True) + 1] if True in ends else proposed
 
-    def _propose(self, token_ids: Sequence[int]) -> None:
+    def _propose(self, proposed: Sequence[Proposed]) -> None:
         """Have tokens judged that come from no model: whatever the rule, nothing else could have
         been drafted there."""
-        self._drafts = tuple(Proposal((token_id,), draft_prob=1.0) for token_id in token_ids)
+        self._drafts = tuple(Proposal((draft.token_id,), draft_prob=1.0) for draft in proposed)
         self._drafted_at = len(self._committed)
+        self._text_rate = proposed[0].chance
+        self.from_memory = self._context.remembers
 
-    def _worth(self) -> int:
-        """Return the tokens to draft: now and then a few where none are worth it."""
-        count = self._longest
-        if self._budget is not None:
-            count = self._budget.drafts(self._acceptance.next_rate, count)
-        return self._or_a_try(count)
+    def _model_is_faster(self, proposed: Sequence[Proposed], worth: int, count: int) -> bool:
+        """Return whether `count` drafts of the model bring tokens faster than those from texts; or
+        are a probe, where none are `worth` their time."""
+        assert self._budget is not None, "it chooses by it"
+        if count > worth:
+            return True
+        by_texts = self._budget.speed(proposed[0].chance, len(proposed), made=True)
+        return self._budget.speed(self._acceptance.next_rate, min(count, self.room)) > by_texts
 
-    def _or_a_try(self, count: int) -> int:
-        """Return `count`, or a few now and then where that is none."""
-        self._rested = 0 if count else self._rested + 1
-        least = tries_after(self._budget)
-        if self._budget is not None:
-            least = self._budget.texts_before_try(
-                RETRY_LENGTH, least, made=False, unread_tokens=self._unread_tokens
-            )
-        if self._rested < least:
+    def _model_count(self) -> int:
+        """Return how many tokens are worth drafting with the model."""
+        if not self._context.has_model:
+            return 0
+        count = self._context.longest
+        if self._budget is None:
             return count
-        self._rested = 0
-        return min(RETRY_LENGTH, self._longest)
+        most = self._budget.longest(count) if self.chooses else count
+        return self._budget.drafts(self._acceptance.next_rate, most)
 
-    @property
-    def _unread_tokens(self) -> int:
-        """Tokens of the text that the draft model has to read before it drafts, but for the last
-        few."""
-        return 0
+    def _maybe_probe(self, count: int) -> int:
+        """Return `count`, or a few now and then where that is none."""
+        self._rounds_since_draft = 0 if count else self._rounds_since_draft + 1
+        least = probe_interval(self._budget)
+        if self._budget is not None:
+            unread_tokens = len(self._committed) if self._unread else 0
+            least = self._budget.texts_before_try(
+                PROBE_LENGTH, least, made=False, unread_tokens=unread_tokens
+            )
+        if self._rounds_since_draft < least:
+            return count
+        self._rounds_since_draft = 0
+        return min(PROBE_LENGTH, self._context.longest)
+
+    def faster_than(self, others: int, acceptance_rate: float) -> bool:
+        """Return whether what is drafted after the text as it is, or would be, brings tokens faster
+        than `others` drafts from elsewhere, which are there already. With a budget."""
+        assert self._budget is not None, "it chooses by it"
+        rate = self._acceptance.next_rate
+        if self.proposals and self._text_rate is not None:
+            rate = self._text_rate
+        if self.task is not None or self.is_over:
+            count = self.begun
+        else:
+            count = 0 if self._unread else min(self._model_count(), self.room)
+        speed = self._budget.speed(rate, count, made=bool(self.proposals))
+        return speed > self._budget.speed(acceptance_rate, others, made=True)
 
     def _prefill(self) -> DraftTask:
         """Return the task that computes the text so far but for its last token, which the first
@@ -250,7 +270,7 @@ class CloudDrafting:
         self._fed_from = min(kv_length, task.position)
         self._fed = tuple(each.token_id for each in drafts)[: max(0, kv_length - task.position)]
         if self.prefilling:
-            self.prefilling = False
+            self.prefilling = self._unread = False
             return True
         self._drafts = tuple(map(_proposal_of, drafts))
         self._drafted_at = task.position
@@ -272,9 +292,9 @@ class CloudDrafting:
         self._length_limit = min(self._length_limit, length)
 
     def judged(self, accepted: int, rejected: int) -> None:
-        """Record what became of drafts; they wait no more. The memory sees by itself which of its
-        own were right."""
-        if not self.from_memory:
+        """Record what became of drafts; they wait no more. The texts see by themselves which of
+        their own were right."""
+        if self._text_rate is None:
             self._acceptance.judged(accepted, rejected)
         self._forget()
 
@@ -282,6 +302,7 @@ class CloudDrafting:
         self._drafts = ()
         self.draft_s = 0.0
         self.from_memory = False
+        self._text_rate = None
 
     @property
     def _valid_length(self) -> int:
@@ -297,151 +318,8 @@ def _proposal_of(drafted: Drafted) -> Proposal:
     return Proposal((drafted.token_id,), draft_probs=probs)
 
 
-class CloudLookup(CloudDrafting):
-    """The same where drafts are looked up in the text: without a model, and so without tasks."""
-
-    def __init__(self, context: DraftingContext) -> None:
-        super().__init__(context)
-        self.prefilling = False
-        self._text = GrowingText()
-
-    def due(self) -> DraftTask | None:
-        """Look up what may follow the text as it is, in earlier texts first; there is never a
-        task."""
-        if not self.is_over:
-            self._forget()
-            if not self._recall(surer_than=0.0):
-                self._text.extend(self._committed.since(len(self._text)))
-                self._propose(self._text.followers(min(self._worth(), self.room)))
-        return None
-
-
-class CloudDraftsOfAnyKind(CloudDrafting):
-    """Drafts by lookup, or with the draft model where there is one: in each place what is expected
-    to bring tokens faster. The draft model computes no text before its drafts are worth it."""
-
-    def __init__(
-        self,
-        context: DraftingContext,
-        *,
-        lookup_acceptance: SessionAcceptance,
-        budgets: SourceBudgets,
-        has_model: bool,
-    ) -> None:
-        """Begin as `CloudDrafting` does.
-
-        Args:
-            context: the session; its `acceptance` is of the draft model's drafts.
-            lookup_acceptance: of what is looked up.
-            budgets: what says how many drafts of each source are worth their time.
-            has_model: whether there is a draft model."""
-        super().__init__(context)
-        self._budgets = budgets
-        self._has_model = has_model
-        self._unread = has_model and self.prefilling
-        self.prefilling = self._unread and self._model_count() > 0
-        self._lookup_acceptance = lookup_acceptance
-        self._lookup_rested = 0
-        self._text = GrowingText()
-        self._looked_up = False
-
-    @property
-    def rate(self) -> float:
-        """The rate at which drafts of the source are accepted that the last ones are of."""
-        return self._lookup_acceptance.rate if self._looked_up else self._acceptance.rate
-
-    def faster_than(self, others: int, acceptance_rate: float) -> bool:
-        """Return whether what is drafted after the text as it is, or would be, brings tokens faster
-        than `others` drafts from elsewhere, which are there already."""
-        budget = self._budgets.model
-        rate = self._acceptance.next_rate
-        if self._looks_up:
-            budget = self._budgets.lookup
-            rate = self._lookup_acceptance.next_rate
-        elif self.proposals and self.from_memory:
-            budget = self._budgets.lookup
-            rate = self._remembered_rate
-        if self.task is not None or self.is_over:
-            count = self.begun
-        else:
-            count = 0 if self._unread else min(self._model_count(), self.room)
-        speed = budget.speed(rate, count, made=bool(self.proposals))
-        return speed > budget.speed(acceptance_rate, others, made=True)
-
-    @property
-    def _unread_tokens(self) -> int:
-        return len(self._committed) if self._unread else 0
-
-    @property
-    def _looks_up(self) -> bool:
-        return self._looked_up and self.is_over
-
-    def _model_count(self) -> int:
-        if not self._has_model:
-            return 0
-        budget = self._budgets.model
-        return budget.drafts(self._acceptance.next_rate, budget.longest(self._longest))
-
-    def due(self) -> DraftTask | None:
-        """Return the task of the draft model, if what it would draft is better than what is
-        remembered or looked up."""
-        if self.prefilling:
-            return self._prefill()
-        if self.task is not None or self.is_over:
-            return self.task
-        self._forget()
-        if self._recall(surer_than=self._acceptance.rate if self._has_model else 0.0):
-            return None
-        followers = self._lookup()
-        worth = self._model_count()
-        wanted = min(self._or_a_try(worth), self.room) if self._has_model else 0
-        model_speed = self._budgets.model.speed(self._acceptance.next_rate, wanted)
-        lookup_rate = self._lookup_acceptance.next_rate
-        lookup_speed = self._budgets.lookup.speed(lookup_rate, len(followers))
-        is_try = wanted > worth  # of the model, whose drafts are not expected to pay
-        if followers and lookup_speed >= model_speed and not is_try:
-            self._looked_up = True
-            self._propose(followers)
-            return None
-        if self._unread and wanted > 0:
-            self.prefilling = True
-            return self._prefill()
-        return self._draft(wanted)
-
-    def _lookup(self) -> tuple[int, ...]:
-        """Return what may follow the text by lookup, as much of it as is worth its rows; now and
-        then a little where it is not worth it."""
-        self._text.extend(self._committed.since(len(self._text)))
-        budget = self._budgets.lookup
-        count = budget.drafts(self._lookup_acceptance.next_rate, budget.longest(self._longest))
-        self._lookup_rested = 0 if count else self._lookup_rested + 1
-        if self._lookup_rested >= budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=True):
-            self._lookup_rested = 0
-            count = RETRY_LENGTH
-        return self._text.followers(max(0, min(count, self.room)))
-
-    def take(
-        self, task: DraftTask, drafts: Sequence[Drafted], kv_length: int, draft_s: float
-    ) -> bool:
-        if task is self.task and self.prefilling:
-            self._unread = False
-        return super().take(task, drafts, kv_length, draft_s)
-
-    def judged(self, accepted: int, rejected: int) -> None:
-        if self.from_memory:  # which sees by itself what was right
-            self._forget()
-            return
-        acceptance = self._lookup_acceptance if self._looked_up else self._acceptance
-        acceptance.judged(accepted, rejected)
-        self._forget()
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._looked_up = False
-
-
-def tries_after(budget: CloudDraftBudget | None) -> float:
-    """Return how many texts in a row that are not worth drafts come before a try.
+def probe_interval(budget: CloudDraftBudget | None) -> float:
+    """Return how many rounds in a row that are not worth drafts come before a try.
 
     Each session that shares the passes makes tries, waits for those of all others, and knows what
     became of them. So that tries take the same part of the time with any number of sessions, each
@@ -450,7 +328,7 @@ def tries_after(budget: CloudDraftBudget | None) -> float:
     Args:
         budget: of the drafts that are tried; None: the session has the passes to itself."""
     sessions = 1.0 if budget is None else budget.sessions
-    return min(MOST_RETRY_AFTER, RETRY_AFTER * sessions)
+    return min(LONGEST_INTERVAL, PROBE_INTERVAL * sessions)
 
 
 def may_recall(opening: Open) -> bool:

@@ -20,7 +20,7 @@ from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
-from tandem.specdec.messages import Draft, Frame, Opened, Verdict
+from tandem.specdec.messages import Committed, Drafts, Frame, Opened
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 ALTERNATIVES = 4
@@ -83,8 +83,13 @@ class Drafting:
         return self._in_flight.sent
 
     @property
-    def next_token(self) -> int | None:
+    def first(self) -> Drafted | None:
         """The draft for the position after the committed text."""
+        return self._in_flight.first if self._in_flight else None
+
+    @property
+    def next_token(self) -> int | None:
+        """Its token."""
         return self._in_flight.first.token_id if self._in_flight else None
 
     @property
@@ -269,36 +274,34 @@ class Drafting:
 
     # What becomes of the drafts in flight.
 
-    def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """Return the tokens sent that a verdict may speak of, oldest first."""
-        if verdict.path:
-            raise ProtocolError("a chain in flight", f"a verdict on the path {verdict.path}")
+    def judged(self, message: Committed) -> tuple[int, ...]:
+        """Return the tokens sent that a message may speak of, oldest first."""
+        if message.path:
+            raise ProtocolError("a chain in flight", f"Committed with the path {message.path}")
         return self.sent_token_ids
 
     @property
     def sent_token_ids(self) -> tuple[int, ...]:
         return self._in_flight.token_ids[: self._in_flight.sent]
 
-    def settle(self, verdict: Verdict) -> None:
+    def settle(self, message: Committed) -> None:
         """Drop the accepted drafts, which are committed."""
-        self._in_flight.remove(verdict.accepted)
+        self._in_flight.remove(message.accepted)
 
     def confirm_next(self) -> None:
         """Drop the next draft, which equals the cloud's own token and is committed."""
         self._in_flight.remove(1)
 
-    def adopt_ahead(self) -> int:
-        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token.
-        Returns how many tokens that is."""
+    def adopt_ahead(self) -> None:
+        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token."""
         assert self.ahead, "nothing was drafted ahead"
         drafts = self.ahead[1:]
         self.ahead = None
-        return self.adopt(drafts)
+        self.adopt(drafts)
 
-    def adopt(self, drafts: Sequence[Drafted]) -> int:
-        """Put drafts in flight that were made for the outcome that came. Returns how many."""
+    def adopt(self, drafts: Sequence[Drafted]) -> None:
+        """Put drafts in flight that were made for the outcome that came."""
         self._in_flight.add(drafts)
-        return len(drafts)
 
     def go_on_with(self, task: DraftTask, taken: int) -> None:
         """Go on with a branch that predicted the text: its task, of which `taken` drafts came
@@ -346,10 +349,10 @@ class Drafting:
 
     # Frames.
 
-    def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
+    def send_due(self, budget_s: float = inf) -> list[Drafts]:
         """Return the frames that are to leave now, whole chunks or what there is of one; they count
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
-        frames: list[Draft] = []
+        frames: list[Drafts] = []
         while self._in_flight.unsent and self.allowed:
             # A window that was closed still lets out what had been drafted for this outcome.
             left = max(1, self.schedule.chunk) - self._chunk.sent + self._chunk.forced
@@ -358,7 +361,7 @@ class Drafting:
             whole = len(piece) == left or self.draftable < 1 or overdue
             if not whole and not self.schedule.token_by_token:
                 break
-            frames.append(self._frame(piece, epoch, whole))
+            frames.append(self._frame(piece, whole))
             self._in_flight.sent += len(piece)
             if whole:
                 self._chunk = _Chunk()
@@ -366,11 +369,10 @@ class Drafting:
                 self._chunk.sent += len(piece)
         return frames
 
-    def _frame(self, piece: list[Drafted], epoch: int, whole: bool) -> Draft:
+    def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
         before = self.sent_token_ids
         frame = Frame(
             session=self._request.session,
-            epoch=epoch,
             base=len(self._committed) + len(before),
             prefix_hash=self._committed.prefix_with(before),
         )
@@ -440,7 +442,7 @@ class DraftsInFlight:
 
 def draft_frame(
     frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True, hold: bool = False
-) -> Draft:
+) -> Drafts:
     """Return the message that carries drafts, with what the preset says of their distributions;
     `whole`: they complete a chunk, `hold`: more come soon."""
     token_ids = tuple(drafted.token_id for drafted in chunk)
@@ -450,9 +452,8 @@ def draft_frame(
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
     if preset.carries_probs:
         distributions = np.stack([drafted.draft_probs for drafted in chunk])
-    return Draft(
+    return Drafts(
         session=frame.session,
-        epoch=frame.epoch,
         base=frame.base,
         prefix_hash=frame.prefix_hash,
         token_ids=token_ids,
@@ -463,7 +464,7 @@ def draft_frame(
     )
 
 
-def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
+def bulk_bytes(frames: Sequence[Drafts], request: EdgeRequest) -> int:
     """Return the bytes of the whole distributions that these frames carry and that their verdict
     may bring."""
     preset = request.preset

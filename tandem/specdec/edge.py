@@ -9,24 +9,19 @@ Its shell calls
 
 and does what each returns: sends, commits, interrupts, reconnects, finishes.
 
-Invariants: a committed token is never retracted or repeated; whichever end discards a sent draft
-raises the epoch; a frame that is refused changes nothing, so that a fresh stream can resume from
-the committed text."""
+Invariants: a committed token is never retracted or repeated; a draft in flight stays so until the
+committed text has passed it or departed from it; a frame that is refused changes nothing, so that a
+fresh stream can resume from the committed text."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
-from tandem.control.controller import Controller, controller_for
-from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
-from tandem.core.probs import Array, SamplingParams
-from tandem.core.processors import Processors
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.sparse_payload import (
     FullPayload,
@@ -35,10 +30,17 @@ from tandem.core.sparse_payload import (
     draw_from_sparse_payload,
     finish_with_full_distribution,
 )
-from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import CloudDrafts, Schedule
+from tandem.core.tokens import TokenSource
+from tandem.specdec.checks import (
+    check_committed,
+    check_early_verdict,
+    check_full_distribution,
+    check_opened,
+    check_prompt_tokens,
+)
+from tandem.specdec.choices import Schedule
 from tandem.specdec.drafting import bulk_bytes
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import (
     Commit,
     Drafted,
@@ -52,11 +54,12 @@ from tandem.specdec.liveness import Liveness, Phase
 from tandem.specdec.logprobs import (
     LogprobsBuffer,
     PromptLogprobsBuffer,
-    check_logprobs,
 )
+from tandem.specdec.measuring import Measuring, controller_of
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
+    Committed,
     EarlyVerdict,
     FrameHeader,
     FullDistribution,
@@ -69,16 +72,19 @@ from tandem.specdec.messages import (
     Pong,
     PromptLogprobs,
     Recovered,
-    Tokens,
-    Verdict,
-    Work,
 )
+from tandem.specdec.observers import EdgeObserver, Settled
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
-from tandem.specdec.presets import MAX_DRAFT_LENGTH
+from tandem.specdec.proposers import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.resumable import Resumable
-from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
+from tandem.specdec.rules import (
+    AcceptanceRule,
+    Proposal,
+    acceptance_rule,
+    payload_type,
+)
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
-from tandem.specdec.text_drafts import NO_TEXTS, AnswerTexts, TextDrafts
+from tandem.specdec.text import CommittedText
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
@@ -86,10 +92,7 @@ ALONE_CHUNK = 8
 LEAST_STRETCH = 4
 """Remembered tokens in a row for which a schedule is left that has no room for them: fewer are over
 before they arrive."""
-MEDIAN_OF = 1024
-"""Rounds, the last ones: an answer may have any number."""
 _DRAWING = "drawing a recovered token"
-OnTargetProbs = Callable[[int, FullPayload | SparsePayload, Array], None]
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -104,7 +107,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         liveness: Liveness,
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
-        on_target_probs: OnTargetProbs | None = None,
+        observers: Sequence[EdgeObserver] = (),
     ) -> None:
         """Begin a request, with no stream yet.
 
@@ -113,17 +116,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             liveness: when the cloud counts as silent, dead, and given up.
             completes_stop: called once per committed token: whether a stop string ends with it.
             rng: in place of the one that the request's seed gives; for tests.
-            on_target_probs: called with the position of a rejected draft, what the cloud told of
-                the target distribution there, and the draft's distribution, before the token that
-                takes its place is committed."""
+            observers: who else is to hear what happens."""
         super().__init__(liveness)
         rng = rng or SeededRandom(request.params.seed)
         self.request = request
-        self.epoch = 0
-        self.stats = EdgeStats()
+        self.stats = EdgeStats(prompt_tokens=len(request.prompt_ids))
         self.target_name = ""  # empty until the session is open
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
-        self.controller = _controller_of(request)
+        self.controller = controller_of(request)
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self._liveness = liveness
@@ -134,8 +134,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
-        self._on_target_probs = on_target_probs
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
+        own = (self.stats, Measuring(self.controller), self._logprobs_buffer)
+        self._observers: tuple[EdgeObserver, ...] = (*own, *observers)
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
@@ -190,7 +191,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.ALONE or not self._texts.on:
             return NO_TEXTS
         if task.branch and task is not self._drafting.task:
-            in_flight = self.context(task)[len(self.committed) :]
+            in_flight = self.context(task, len(self.committed))
         else:
             in_flight = self._drafting.token_ids[: task.position - len(self.committed)]
         return self._texts_after(in_flight)
@@ -212,28 +213,31 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._stream_opened = False
         self._drafting.reconnected()
         self._split.begin_stream()
-        self.controller.connected(now)
-        self.stats.begin_stream()
+        for observer in self._observers:
+            observer.on_connected(now)
         self.prompt_logprobs.begin_stream()
         return [Send(self._opening()), *self._flush(now)]
 
     def _opening(self) -> Open:
         wanted = self.prompt_logprobs.wanted
-        return self.request.opening(self.epoch, self.committed, prompt_logprobs=wanted)
+        return self.request.opening(self.committed, prompt_logprobs=wanted)
 
     def _forget_stream(self) -> None:
         self._leaving = False
         self._recovery.forget()
-        self.stats.abandon_round()
+        for observer in self._observers:
+            observer.on_left()
 
     def _count_loss(self, silent_s: float) -> None:
-        self.stats.count_loss(silent_s)
+        for observer in self._observers:
+            observer.on_lost(silent_s)
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
             return []
-        self.stats.departures += 1
+        for observer in self._observers:
+            observer.on_departed()
         return self._leave_stream(lost=False)
 
     def _ping(self, now: float) -> list[EdgeOutput]:
@@ -242,7 +246,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
-        self.controller.pinged(now)
+        for observer in self._observers:
+            observer.on_pinged(now)
         return [Send(Ping(**self._header(), nonce=nonce))]
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
@@ -279,7 +284,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
         outputs = self._react(message, now)
-        if isinstance(message, Verdict | Tokens | PromptLogprobs | FullDistribution):
+        if isinstance(message, Committed | PromptLogprobs | FullDistribution):
             self._liveness.answered(now)
         outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]
@@ -293,70 +298,63 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._stream_opened = True
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
-                self.stats.count_opened(message, len(self.request.prompt_ids))
-                self.controller.opened(
-                    message.row_share,
-                    drafts_in_cloud=message.cloud_drafts is not CloudDrafts.NONE,
-                )
+                for observer in self._observers:
+                    observer.on_opened(message)
                 self._text.take_eos(message.eos_token_ids)
                 return [*interrupts]
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
-            case Verdict():
-                return self._receive_verdict(message, now)
+            case Committed():
+                return self._receive_committed(message, now)
             case EarlyVerdict():
                 return self._receive_early_verdict(message)
-            case Tokens():
-                return self._receive_tokens(message, now)
             case FullDistribution():
                 return self._receive_full_distribution(message)
             case GoingAway():
                 self._leaving = True
                 return self._leave_between_rounds()
             case Pong():
-                self.controller.ponged(self._liveness.ponged(message.nonce, now), now)
+                trip_s = self._liveness.ponged(message.nonce, now)
+                for observer in self._observers:
+                    observer.on_ponged(trip_s, now)
         return []
 
-    def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
-        self._check_not_recovering(verdict)
-        drafts = self._drafting.judged(verdict)
-        check_verdict(verdict, self.request, self.committed, sent=drafts, epoch=self.epoch)
+    def _receive_committed(self, message: Committed, now: float) -> list[EdgeOutput]:
+        """Commit what the cloud says. Drafts in flight stay so as far as the text has not departed
+        from them."""
+        self._check_not_recovering(message)
+        sent = self._drafting.judged(message)
+        check_committed(message, self.request, self.committed, sent=sent)
         self.prompt_logprobs.check_complete()
-        self._logprobs_buffer.take(verdict)
-        self.stats.count_verdict(verdict)
-        self.stats.end_round(verdict.work, now)
-        of_model = [not drafted.remembered for drafted in self._drafting.drafts]
-        self.controller.judged(
-            end=verdict.base + verdict.accepted + verdict.rejected,
-            accepted=sum(of_model[: verdict.accepted]),
-            rejected=int(verdict.rejected and of_model[verdict.accepted]),
-            tokens=verdict.accepted + (verdict.outcome is not None),  # the edge may draw it
-            work=verdict.work,
-            now=now,
-        )
-        judged = self._drafting.drafts
-        outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
-        self.stats.count_predicted(judged[: len(self.committed) - verdict.base])
-        self._drafting.settle(verdict)
-        if self.phase is Phase.DONE:
-            return outputs
-        outcome = verdict.outcome
-        if isinstance(outcome, FullPayload | SparsePayload):
-            return [*outputs, *self._recover(outcome)]
-        if outcome is not None and verdict.rejected:
-            # The cloud has raised the epoch already; the edge follows.
-            outputs += self._diverge(outcome, new_epoch=True)
-        elif outcome is not None:
-            outputs += self._overtake(outcome)
+        settled = Settled.by(message, sent)
+        drafts = self._drafting.drafts
+        for observer in self._observers:
+            observer.on_committed(message, settled, drafts, now)
+        outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
+        for observer in self._observers:
+            observer.on_right(drafts[: len(self.committed) - message.base])
+        self._drafting.settle(message)
+        for number, token in enumerate(message.token_ids):
+            if self.phase is Phase.DONE:
+                break
+            by_cloud = number < message.cloud_accepted
+            source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
+            if number or not settled.refused:
+                for observer in self._observers:
+                    observer.on_token(token, self._drafting.first)
+            outputs += self._go_on_with(token, source)
+        if message.draw_from is not None and self.phase is not Phase.DONE:
+            return [*outputs, *self._recover(message.draw_from)]
         return [*outputs, *self._leave_between_rounds()]
 
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
         sent = self._drafting.sent_token_ids
-        check_early_verdict(verdict, self.request, self.committed, sent=sent, epoch=self.epoch)
-        self.stats.early_verdicts += 1
+        check_early_verdict(verdict, self.request, self.committed, sent=sent)
+        for observer in self._observers:
+            observer.on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
@@ -366,21 +364,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
         return []
 
-    def _receive_tokens(self, message: Tokens, now: float) -> list[EdgeOutput]:
-        self._check_not_recovering(message)
-        check_tokens(message, self.request, self.committed)
-        self.prompt_logprobs.check_complete()
-        self._logprobs_buffer.take(message)
-        self.stats.count_tokens(message)
-        self.controller.took_tokens(len(message.token_ids), message.work, now)
-        outputs: list[EdgeOutput] = []
-        for number, token in enumerate(message.token_ids):
-            by_cloud = number < message.accepted
-            source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
-            outputs += [] if self.phase is Phase.DONE else self._overtake(token, source)
-        return [*outputs, *self._leave_between_rounds()]
-
-    def _check_not_recovering(self, message: Verdict | EarlyVerdict | Tokens) -> None:
+    def _check_not_recovering(self, message: Committed | EarlyVerdict) -> None:
         if self._recovery.waits:
             raise ProtocolError(_DRAWING, type(message).__name__)
 
@@ -392,11 +376,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         token = self._recovery.start(payload, rejected, len(self.committed))
         if token is not None:
             return self._draw(token, payload, rejected)
-        self.stats.full_distribution_requests += 1
+        for observer in self._observers:
+            observer.on_full_distribution_needed()
         ahead = map(Interrupt, self._drafting.discard_ahead())
-        header = self._header()
-        header["epoch"] += 1  # which this rejection begins; the machine enters it with the token
-        return [*ahead, Send(NeedFullDistribution(**header))]
+        return [*ahead, Send(NeedFullDistribution(**self._header()))]
 
     def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
         if not self._recovery.waits:
@@ -414,56 +397,52 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     ) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
         header = self._header()  # of the text before the token
-        self._logprobs_buffer.drawn(header["base"], token, payload)
-        if self._on_target_probs is not None:
-            self._on_target_probs(header["base"], payload, rejected.draft_probs)
-        outputs = self._diverge(token, new_epoch=True)
+        for observer in self._observers:
+            observer.on_drawn(header["base"], token, payload, rejected)
+        outputs = self._go_on_with(token)
         if self.phase is Phase.DONE:
             return outputs
-        header["epoch"] = self.epoch
         recovered = Recovered(**header, token_id=token)
         return [*outputs, Send(recovered), *self._leave_between_rounds()]
 
     # What becomes of the drafts in flight.
 
-    def _overtake(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
-        """Commit a token that the cloud added; drafts in flight stay valid only if they agree."""
+    def _go_on_with(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
+        """Commit the next token. The drafts after it stay in flight if it was drafted, and are void
+        if not: the cloud, which has the same drafts, decides the same."""
         drafted = self._drafting.next_token
-        if drafted is None or not self._drafting.drafts[0].remembered:
-            self.controller.overtaken(drafted == token if drafted is not None else None)
         if drafted == token:
-            self.stats.count_predicted(self._drafting.drafts[:1])
+            for observer in self._observers:
+                observer.on_right(self._drafting.drafts[:1])
             self._drafting.confirm_next()
             return self._commit([token], source)
         if drafted is None and self._drafting.bonus_token == token:
             outputs = self._commit([token], source)
             if self.phase is not Phase.DONE:
                 whole = self._drafting.task is None
-                self.stats.count_resolved(begun=True, hit=whole or self._sends_parts)
-                self.stats.drafted += self._drafting.adopt_ahead()
-                self.stats.count_proposed(self._drafting.drafts)
+                self._drafting.adopt_ahead()
+                for observer in self._observers:
+                    observer.on_foreseen(ready=whole or self._sends_parts)
+                    observer.on_adopted(self._drafting.drafts)
             return outputs
-        # Drafts that were never sent end no epoch: the cloud knows nothing of them.
-        return self._diverge(token, new_epoch=self._drafting.sent > 0, source=source)
+        return self._diverge(token, source)
 
-    def _diverge(
-        self, token: int, new_epoch: bool, source: TokenSource = TokenSource.TARGET
-    ) -> list[EdgeOutput]:
+    def _diverge(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
-        self.controller.discarded()
+        for observer in self._observers:
+            observer.on_discarded()
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
-        self.epoch += new_epoch
         outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
-            ready = branch is not None and (
-                branch.complete or (self._sends_parts and bool(branch.drafts))
-            )
-            self.stats.count_resolved(begun=branch is not None, hit=ready)
-            self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
-            self.stats.count_proposed(branch.drafts if branch else ())
+            drafts = branch.drafts if branch is not None else []
+            ready = branch is not None and (branch.complete or (self._sends_parts and bool(drafts)))
+            self._drafting.adopt(drafts)
+            for observer in self._observers:
+                observer.on_resolved(begun=branch is not None, ready=ready)
+                observer.on_adopted(drafts)
         return outputs
 
     # Drafting and sending.
@@ -487,7 +466,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if count < 1:
             return None if alone else self._drafting.begin_ahead()
         if self.phase is Phase.RUNNING:
-            self.stats.begin_round(now)
+            for observer in self._observers:
+                observer.on_draft_begun(now)
         return self._drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
 
     def _schedule(self) -> Schedule:
@@ -530,11 +510,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         leaving = self._leaving and not self._drafting.chunk_is_open  # chunks are judged whole
         return leaving or self._recovery.waits
 
-    def context(self, task: DraftTask) -> tuple[int, ...]:
-        """Return all tokens before the first one of a task."""
+    def context(self, task: DraftTask, first: int = 0) -> tuple[int, ...]:
+        """Return the tokens from position `first` on that come before the first one of a task."""
         if task.branch and task is not self._drafting.task:
-            return self._predrafting.context(task)
-        return self._drafting.context[: task.position]
+            return self._predrafting.context(task, first)
+        return self._drafting.unfed(task.position, first)
 
     def drafted(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float, now: float
@@ -549,29 +529,29 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             now: in seconds."""
         if not self._drafting.take(task, drafts, kv_length, draft_s):
             if self._predrafting.take(task, drafts):
-                self.stats.predrafted += len(drafts)
+                for observer in self._observers:
+                    observer.on_predrafted(len(drafts))
             return []
         if self._drafting.ahead is not None:
-            self.stats.predrafted += len(drafts)
+            for observer in self._observers:
+                observer.on_predrafted(len(drafts))
             self._predrafting.expect_likely()
             return []
-        positions = self._drafting.positions(drafts)
-        self.stats.count_drafts(positions, draft_s)
-        self.stats.count_proposed(drafts)
-        if steps := positions - sum(drafted.remembered for drafted in drafts):
-            self.controller.drafted(steps, draft_s, now, self._drafting.feeds_few)
+        positions, usual = self._drafting.positions(drafts), self._drafting.feeds_few
+        for observer in self._observers:
+            observer.on_drafted(drafts, positions, draft_s, now, usual=usual)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
         if self.phase is not Phase.RUNNING or self.paused:
             return []
-        frames = self._drafting.send_due(self.epoch, self.controller.chunk_budget_s)
+        frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
-                self.controller.sent(frame.base, now)
-            self.stats.begin_round(now)
+                for observer in self._observers:
+                    observer.on_sent(frame, now)
             self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
 
@@ -592,7 +572,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         unverified = token_source is TokenSource.EDGE
         if not unverified:
             self._texts.commit(committed)
-        self.stats.count_commit(count, unverified)
+        for observer in self._observers:
+            observer.on_text(count, unverified=unverified)
         commit = Commit(
             committed,
             unverified=unverified,
@@ -615,74 +596,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Return the header of every frame."""
         return {
             "session": self.request.session,
-            "epoch": self.epoch,
             "base": len(self.committed),
             "prefix_hash": self.committed.prefix,
         }
-
-
-def _controller_of(request: EdgeRequest) -> Controller:
-    preset = request.preset
-    return controller_for(
-        preset.control,
-        preset.schedule,
-        max_tokens=request.max_tokens,
-        prompt_tokens=len(request.prompt_ids),
-        warm_start=request.warm_start,
-    )
-
-
-class TextLimits(Protocol):
-    """The part of a request that says where its answer ends."""
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def ignore_eos(self) -> bool: ...
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-
-class CommittedText:
-    """Prompt and answer of one request, and the conditions that end the answer.
-
-    Invariant: nothing is committed after the token that ends the text."""
-
-    def __init__(self, request: TextLimits, completes_stop: Callable[[int], bool]) -> None:
-        """Start with the prompt. `completes_stop` is called once per answer token and returns
-        whether a stop string ends with it."""
-        self.tokens = PrefixedTokens(request.prompt_ids)
-        self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
-        self._ignore_eos = request.ignore_eos
-        self._completes_stop = completes_stop
-        self._first = len(request.prompt_ids)
-        self.length_limit = self._first + request.max_tokens
-
-    def take_eos(self, eos_token_ids: frozenset[int]) -> None:
-        """Take the target model's end-of-sequence tokens: both ends must stop together."""
-        if not self._ignore_eos:
-            self.eos = eos_token_ids
-
-    def limit(self, max_tokens: int) -> None:
-        """Lower the length limit of the answer to `max_tokens`, unless it is lower already."""
-        self.length_limit = min(self.length_limit, self._first + max_tokens)
-
-    def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
-        """Commit tokens up to the first that ends the text; which these are, and why it ended."""
-        committed: list[int] = []
-        for token in token_ids:
-            committed.append(token)
-            self.tokens.append(token)
-            if reason := self._stop_reason(token):
-                return tuple(committed), reason
-        return tuple(committed), None
-
-    def _stop_reason(self, token: int) -> FinishReason | None:
-        if self._completes_stop(token) or token in self.eos:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.tokens) >= self.length_limit else None
 
 
 class Recovery:
@@ -753,347 +669,3 @@ class Recovery:
         """Forget the rejection: the stream is gone, and it will come again and be decided the same
         way."""
         self._unfinished = None
-
-
-@dataclass(slots=True)
-class EdgeStats:
-    """Running totals of one request; times in seconds, each by the clock of who did the work."""
-
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    tokens: int = 0
-    unverified_tokens: int = 0
-    target_passes: int = 0
-    full_distribution_requests: int = 0
-    predrafted: int = 0
-    """Tokens drafted before it was known whether they are wanted."""
-    predraft_hits: int = 0
-    predraft_misses: int = 0
-    predraft_begun: int = 0
-    """Misses for which drafting was under way, and the next message had to wait for it."""
-    early_verdicts: int = 0
-    proposed_prediction_tokens: int = 0
-    """Drafts from the caller's prediction that were in flight."""
-    accepted_prediction_tokens: int = 0
-    proposed_memory_tokens: int = 0
-    """Drafts from earlier texts, the prompt or the answer so far that were in flight."""
-    accepted_memory_tokens: int = 0
-    acceptance_histogram: list[int] = field(default_factory=list)
-    """Verdicts that accepted 0, 1, 2, … drafts; as long as the most that one judged."""
-    cloud_drafted: int = 0
-    """Drafts that the cloud made itself, and judged."""
-    cloud_accepted: int = 0
-    cached_tokens: int = 0
-    same_bits: bool | None = None
-    """Whether all clouds so far promise it; None before the first."""
-    batch_invariant: bool | None = None
-    """Likewise."""
-    links_lost: int = 0
-    departures: int = 0
-    loss_noticed_s: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    queue_s: float = 0.0
-    round_s: float = 0.0
-    round_overheads_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
-    _stream_passes: int = 0
-    _streams: int = 0
-    _round_started_s: float | None = None
-    _round_draft_s: float = 0.0
-
-    @property
-    def rejected_prediction_tokens(self) -> int:
-        """Those that were proposed and are not in the answer."""
-        return self.proposed_prediction_tokens - self.accepted_prediction_tokens
-
-    @property
-    def rejected_memory_tokens(self) -> int:
-        """Likewise of drafts from the memory."""
-        return self.proposed_memory_tokens - self.accepted_memory_tokens
-
-    @property
-    def model_drafts(self) -> int:
-        """Drafts that the draft model made."""
-        return self.drafted - self.proposed_prediction_tokens - self.proposed_memory_tokens
-
-    @property
-    def resumes(self) -> int:
-        """Streams after the first."""
-        return max(0, self._streams - 1)
-
-    @property
-    def round_overhead_median_s(self) -> float:
-        """Median over the last rounds of round time minus model time on both sides."""
-        return median(self.round_overheads_s) if self.round_overheads_s else 0.0
-
-    def begin_stream(self) -> None:
-        """Begin to count the cloud's passes, which it counts from the start of a stream."""
-        self._stream_passes = 0
-        self._streams += 1
-
-    def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
-        """Record what the cloud promises, and how much of the prompt it had cached when the first
-        stream opened."""
-        self.same_bits = opened.same_bits and self.same_bits is not False
-        self.batch_invariant = opened.batch_invariant and self.batch_invariant is not False
-        if self._streams <= 1:
-            self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
-
-    def count_loss(self, silent_s: float) -> None:
-        """Count a stream that broke, or was found dead after a silence."""
-        self.links_lost += 1
-        self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
-
-    def count_drafts(self, count: int, draft_s: float) -> None:
-        self.drafted += count
-        self.draft_s += draft_s
-        self._round_draft_s += draft_s
-
-    def count_proposed(self, drafts: Sequence[Drafted]) -> None:
-        """Count the drafts from the prediction and from memory among those put in flight."""
-        self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
-        self.proposed_memory_tokens += sum(drafted.remembered for drafted in drafts)
-
-    def count_predicted(self, drafts: Sequence[Drafted]) -> None:
-        """Count the drafts from the prediction and from memory among those now in the answer."""
-        self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
-        self.accepted_memory_tokens += sum(drafted.remembered for drafted in drafts)
-
-    def count_resolved(self, begun: bool, hit: bool) -> None:
-        """Count a token that the drafts in flight did not hold. `hit`: the drafts that follow it
-        can leave at once; `begun`: they are being drafted."""
-        self.predraft_hits += hit
-        self.predraft_misses += not hit
-        self.predraft_begun += begun and not hit
-
-    def count_verdict(self, verdict: Verdict) -> None:
-        self.rounds += 1
-        self.accepted += verdict.accepted
-        missing = 1 + verdict.accepted + verdict.rejected - len(self.acceptance_histogram)
-        self.acceptance_histogram += [0] * missing
-        self.acceptance_histogram[verdict.accepted] += 1
-        self._count_passes(verdict.work.target_passes)
-        self.verify_s += verdict.work.verify_s
-        self.queue_s += verdict.work.queue_s
-
-    def count_tokens(self, message: Tokens) -> None:
-        self.cloud_drafted += message.work.drafts
-        self.cloud_accepted += message.accepted
-        self._count_passes(message.work.target_passes)
-        self.verify_s += message.work.verify_s
-        self.queue_s += message.work.queue_s
-
-    def begin_round(self, now: float) -> None:
-        """Begin to time a round, with the first drafting since the last verdict."""
-        if self._round_started_s is None:
-            self._round_started_s = now
-            self._round_draft_s = 0.0
-
-    def end_round(self, work: Work, now: float) -> None:
-        """End a round with its verdict: time that neither side's model needed was spent in
-        between."""
-        if self._round_started_s is not None:
-            round_s = now - self._round_started_s
-            self.round_s += round_s
-            self.round_overheads_s.append(round_s - self._round_draft_s - work.verify_s)
-        self.abandon_round()
-
-    def abandon_round(self) -> None:
-        """Abandon the timing of this round: the stream is gone."""
-        self._round_started_s = None
-        self._round_draft_s = 0.0
-
-    def count_commit(self, count: int, unverified: bool) -> None:
-        self.tokens += count
-        self.unverified_tokens += count if unverified else 0
-
-    def _count_passes(self, stream_passes: int) -> None:
-        self.target_passes += stream_passes - self._stream_passes
-        self._stream_passes = stream_passes
-
-
-_Based = Verdict | EarlyVerdict | Tokens | FullDistribution
-
-
-def check_opened(opened: Opened, request: EdgeRequest) -> None:
-    """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
-    what it does not know, and its text would be that of another request."""
-    check_processes(opened.processes, request.params.sampling, request.params.processors)
-    if request.params.prompt_logprobs and not opened.tells_prompt_logprobs:
-        raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
-    if request.params.processors.thinking is not None and not opened.processes_thinking:
-        raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
-    preset = request.preset
-    if preset.drafts_in_cloud and opened.cloud_drafts is not preset.cloud_drafts:
-        raise FailedPrecondition(
-            f"cloud_drafts: the cloud is of a version that drafts nothing itself; preset"
-            f" {preset.name!r} needs a newer verifier"
-        )
-
-
-def check_processes(
-    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
-) -> None:
-    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
-    not know them; `processes`: whether that end, at that `place`, says that it does."""
-    newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
-    if newer and not processes:
-        raise FailedPrecondition(f"the {place} is of a version without logits processors")
-
-
-def check_verdict(
-    verdict: Verdict,
-    request: EdgeRequest,
-    committed: PrefixedTokens,
-    sent: Sequence[int],
-    epoch: int,
-) -> None:
-    """Check that a verdict judges drafts that were sent, in this epoch, as the preset says.
-
-    Args:
-        verdict: the frame.
-        request: whose preset and vocabulary it must fit.
-        committed: the edge's text.
-        sent: token ids of the drafts that it may speak of, oldest first.
-        epoch: the edge's.
-
-    Raises ProtocolError, or PrefixMismatch where the two texts differ."""
-    _check_base(verdict, committed)
-    _check_judged(verdict, len(sent), "a verdict")
-    if verdict.epoch != epoch + verdict.rejected:
-        raise ProtocolError(f"epoch {epoch}", f"a verdict of epoch {verdict.epoch}")
-    outcome = verdict.outcome
-    appended = tuple(sent[: verdict.accepted])
-    if isinstance(outcome, int):
-        _check_token(outcome, request, "Verdict")
-        appended = (*appended, outcome)
-    if verdict.rejected:
-        _check_payload(verdict, request)
-    elif not (outcome is None or isinstance(outcome, int)):
-        raise ProtocolError("no draft rejected", "a distribution to draw from")
-    _check_logprobs(verdict, len(appended), request)
-    _check_prefix(verdict, committed, appended)
-
-
-def check_early_verdict(
-    verdict: EarlyVerdict,
-    request: EdgeRequest,
-    committed: PrefixedTokens,
-    sent: Sequence[int],
-    epoch: int,
-) -> None:
-    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
-    `sent`), in this epoch, as the preset says. Raises as `check_verdict`."""
-    preset = request.preset
-    if not preset.exits:
-        raise ProtocolError("no early exits asked for", "EarlyVerdict")
-    _check_base(verdict, committed)
-    _check_judged(verdict, len(sent), "an early verdict")
-    if verdict.epoch != epoch:
-        raise ProtocolError(f"epoch {epoch}", f"an early verdict of epoch {verdict.epoch}")
-    if isinstance(verdict.outcome, int):
-        _check_token(verdict.outcome, request, "EarlyVerdict")
-    elif not verdict.rejected or preset.cloud_draws:
-        raise ProtocolError("nothing to draw", "an early verdict with a distribution to draw from")
-    _check_prefix(verdict, committed, ())
-
-
-def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
-    """Check that these are tokens of the vocabulary that follow the committed ones, no more of them
-    than the answer has room for."""
-    _check_base(message, committed)
-    room = len(request.prompt_ids) + request.max_tokens - len(committed)
-    if not 1 <= len(message.token_ids) <= room:
-        raise ProtocolError(f"1…{room} tokens expected", f"Tokens with {len(message.token_ids)}")
-    for token in message.token_ids:
-        _check_token(token, request, "Tokens")
-    _check_cloud_drafts(message, request)
-    _check_logprobs(message, len(message.token_ids), request)
-    _check_prefix(message, committed, message.token_ids)
-
-
-def _check_cloud_drafts(message: Tokens, request: EdgeRequest) -> None:
-    """Check what a cloud says of drafts that it made itself: as many as it may make, and more where
-    it may have remembered them."""
-    preset = request.preset
-    most = 0
-    if preset.may_draft_in_cloud:
-        most = MAX_DRAFT_LENGTH if request.allows_memory else preset.cloud_draft_length
-    judged = message.work.drafts
-    if judged > most:
-        raise ProtocolError(f"{most} drafts of the cloud", f"Tokens after {judged}")
-    if message.accepted > min(judged, len(message.token_ids)):
-        raise ProtocolError(f"{judged} drafts of the cloud", f"{message.accepted} accepted")
-
-
-def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
-    """Check that they are log-probabilities, with as many likeliest tokens as were asked for."""
-    check_logprobs(
-        message.logprobs,
-        tokens=len(message.logprobs),
-        params=request.params,
-        vocabulary_size=request.vocabulary_size,
-        message="PromptLogprobs",
-    )
-
-
-def check_full_distribution(
-    message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
-) -> None:
-    """Check that this is a distribution at the position that is being drawn."""
-    _check_base(message, committed)
-    _check_shape(message.target_probs, request, "FullDistribution")
-    _check_prefix(message, committed, ())
-
-
-def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest) -> None:
-    if request.logprobs_are_optional and not message.logprobs:
-        return
-    check_logprobs(
-        message.logprobs,
-        tokens=tokens,
-        params=request.params,
-        vocabulary_size=request.vocabulary_size,
-        message=type(message).__name__,
-    )
-
-
-def _check_base(message: _Based, committed: PrefixedTokens) -> None:
-    if message.base != len(committed):
-        state = f"{len(committed)} tokens committed"
-        raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
-
-
-def _check_judged(verdict: Verdict | EarlyVerdict, sent: int, name: str) -> None:
-    judged = verdict.accepted + verdict.rejected
-    if verdict.accepted < 0 or not 1 <= judged <= sent:
-        raise ProtocolError(f"{sent} drafts sent", f"{name} on {judged}")
-
-
-def _check_payload(verdict: Verdict, request: EdgeRequest) -> None:
-    preset = request.preset
-    outcome = verdict.outcome
-    if not isinstance(outcome, payload_type(preset).kind):
-        state = f"rejection payloads '{preset.rejection_payload}'"
-        raise ProtocolError(state, f"a rejection that carries {type(outcome).__name__}")
-    if isinstance(outcome, FullPayload):
-        _check_shape(outcome.target_probs, request, "Verdict")
-
-
-def _check_token(token: int, request: EdgeRequest, message: str) -> None:
-    if not 0 <= token < request.vocabulary_size:
-        state = f"vocabulary of {request.vocabulary_size}"
-        raise ProtocolError(state, message, f"has token {token}")
-
-
-def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
-    if probs.shape != (request.vocabulary_size,):
-        state = f"vocabulary of {request.vocabulary_size}"
-        raise ProtocolError(state, message, f"has a distribution of shape {probs.shape}")
-
-
-def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
-    """Check that the frame carries the hash of the committed text once it is applied."""
-    if committed.prefix_with(appended) != message.prefix_hash:
-        raise PrefixMismatch(len(committed) + len(appended))

@@ -13,9 +13,9 @@ from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control
 from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLogprob
+from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, VerifySettings
-from tandem.specdec.recalled_text import Recollection
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EdgeRequest:
     """See `Open`."""
     predicted: PredictedText | None = None
     """What the caller expects of the answer. It stays at the edge."""
-    memory: Recollection | None = None
+    memory: NgramTexts | None = None
     """What the answer may be drafted from that was said before. It stays at the edge too."""
     allows_memory: bool = False
     """See `Open`."""
@@ -53,13 +53,12 @@ class EdgeRequest:
     def ignore_eos(self) -> bool:
         return self.params.ignore_eos
 
-    def opening(self, epoch: int, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
+    def opening(self, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
         """Return the frame that opens a stream at the committed text. `prompt_logprobs`: whether
         the log-probabilities of the prompt are still to come, if the request wants them."""
         wanted = self.params.prompt_logprobs and prompt_logprobs
         return Open(
             session=self.session,
-            epoch=epoch,
             base=len(committed),
             prefix_hash=committed.prefix,
             vocabulary_hash=self.vocabulary_hash,
@@ -74,7 +73,7 @@ class EdgeRequest:
         )
 
     @property
-    def recalled(self) -> Recollection | None:
+    def recalled(self) -> NgramTexts | None:
         """What the answer is drafted from of the memory. Nothing where the drafts decide the text
         of a seed, unless the preset says otherwise: a seed gives the same text again."""
         preset = self.preset

@@ -19,7 +19,7 @@ from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tree import children, depths
 from tandem.specdec.choices import RejectionPayload
-from tandem.specdec.messages import Draft, EarlyVerdict, Frame, TokenLogprob
+from tandem.specdec.messages import Drafts, EarlyVerdict, Frame, TokenLogprob
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import (
     AcceptanceRule,
@@ -59,7 +59,7 @@ class DraftTree:
     steps: Steps
 
     @classmethod
-    def of(cls, draft: Draft) -> DraftTree:
+    def of(cls, draft: Drafts) -> DraftTree:
         """Create it from a frame whose distributions, if any, are one per expanded node."""
         assert draft.parents is not None, "a tree has parents"
         steps = {}
@@ -210,7 +210,6 @@ class EarlyJudge:
         assert not isinstance(outcome, FullPayload), "early verdicts are small"
         return EarlyVerdict(
             session=self.frame.session,
-            epoch=self.frame.epoch,
             base=self.frame.base,
             prefix_hash=self.frame.prefix_hash,
             exit_index=exit_index,

@@ -12,13 +12,14 @@ import numpy as np
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.specdec.events import Drafted
 from tandem.specdec.messages import (
+    Committed,
     GenerationParams,
     PromptLogprobs,
     TokenLogprob,
-    Tokens,
-    Verdict,
 )
+from tandem.specdec.observers import EdgeObserver, Settled
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import TargetProbs, payload_type, probs_of
 
@@ -165,7 +166,7 @@ class LogprobsRecorder:
         return noted
 
 
-class LogprobsBuffer:
+class LogprobsBuffer(EdgeObserver):
     """The edge's side: what messages said of positions, until these are committed; of the tokens
     that the edge drew, what it drew them from."""
 
@@ -174,13 +175,16 @@ class LogprobsBuffer:
         self._top = top
         self._by_position: dict[int, TokenLogprob] = {}
 
-    def take(self, message: Verdict | Tokens) -> None:
+    def on_committed(
+        self, message: Committed, settled: Settled, drafts: Sequence[Drafted], now: float
+    ) -> None:
         """Take those of the tokens that `message`, already checked, commits from its base on."""
         self._by_position.clear()  # what came before is committed, or past the end
         self._by_position.update(enumerate(message.logprobs, start=message.base))
 
-    def drawn(self, position: int, token_id: int, payload: FullPayload | SparsePayload) -> None:
-        """Record that the edge drew the token at `position` from a payload that has it."""
+    def on_drawn(
+        self, position: int, token_id: int, payload: FullPayload | SparsePayload, rejected: Drafted
+    ) -> None:
         if self._enabled:
             self._by_position[position] = _of_drawn(token_id, payload, self._top)
 

@@ -8,11 +8,10 @@ from typing import TypedDict
 
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
-from tandem.core.sparse_payload import SparsePayload
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixHash
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import VerifySettings
-from tandem.specdec.rules import Replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +32,9 @@ class GenerationParams:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Fields of every message: session, epoch, first position, hash of the ids before it."""
+    """Fields of every message: session, first position, hash of the ids before it."""
 
     session: int
-    epoch: int
     base: int
     prefix_hash: PrefixHash
 
@@ -45,7 +43,6 @@ class FrameHeader(TypedDict):
     """The fields of `Frame`, for a machine that makes several kinds of frames."""
 
     session: int
-    epoch: int
     base: int
     prefix_hash: PrefixHash
 
@@ -67,7 +64,10 @@ class Open(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft(Frame):
+class Drafts(Frame):
+    """Guesses of what follows the text that `prefix_hash` names. `end_of_chunk`: the last of them
+    completes a chunk."""
+
     token_ids: tuple[int, ...]
     end_of_chunk: bool
     probabilities: tuple[float, ...] | None = None
@@ -110,14 +110,16 @@ class Ping(Frame):
 @dataclass(frozen=True, slots=True)
 class Work:
     """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
-    that the pass judged, and `draft_s` what the cloud took to draft them, where they are its
-    own; `draft_rate` how often it expects such drafts to be right, 0 where it does not say."""
+    of the edge that it judged. `cloud_drafts`: those that the cloud made itself and judged, in
+    `draft_s`; `draft_rate`: how often it expects such drafts to be right, 0 where it does not
+    say."""
 
     verify_s: float = 0.0
     queue_s: float = 0.0
     batch_size: int = 1
     target_passes: int = 0
     drafts: int = 0
+    cloud_drafts: int = 0
     draft_s: float = 0.0
     draft_rate: float = 0.0
 
@@ -147,10 +149,6 @@ class Opened(Frame):
     """What this cloud drafts itself, as it was asked to."""
 
 
-Outcome = Replacement | None
-"""What a verdict brings after its accepted drafts, if anything."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log-probability of a token under the distribution it was sampled from, or for a token of the
@@ -162,23 +160,37 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Frame):
-    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a distribution for
-    it. `path`: the accepted nodes of a tree, from its root down. `logprobs`: of the tokens that it
-    commits, where `open` asked for them."""
+class Committed(Frame):
+    """Text that is final: the first `accepted` of the edge's drafts from `base` on, then
+    `token_ids`. `prefix_hash` is that of the text with all of them. A draft in whose place another
+    token comes was refused, and what was drafted after it is void.
 
-    accepted: int
-    rejected: bool
-    outcome: Outcome
+    `cloud_accepted`: so many of the first `token_ids` are drafts of the cloud's own, which the
+    target accepted. `logprobs`: of all tokens that this commits, where `open` asked for them. Only
+    rejection sampling needs the rest. `draw_from`: the next token, in the place of a refused draft,
+    is the edge's to draw from this. `path`: the accepted drafts are these nodes of a tree, from its
+    root down."""
+
+    accepted: int = 0
+    token_ids: tuple[int, ...] = ()
     work: Work = field(default_factory=Work)
-    path: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    cloud_accepted: int = 0
+    draw_from: FullPayload | SparsePayload | None = None
+    path: tuple[int, ...] = ()
+
+    @property
+    def refuses(self) -> bool:
+        """True if the draft after the accepted ones was judged and refused; of a chain."""
+        judged = self.work.drafts > self.accepted
+        return self.draw_from is not None or (judged and bool(self.token_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyVerdict(Frame):
-    """Prediction of the verdict on the drafts from `base` on, by early exit `exit_index`. `outcome`
-    as in a verdict, a sparse payload made small; nothing is committed. `confidence`: the exit's
+    """Prediction of what is committed of the drafts from `base` on, by early exit `exit_index`:
+    how many are `accepted`, whether the one after them is `rejected`, and the token that comes
+    then, or a small payload to draw it from. Nothing is committed. `confidence`: the exit's
     largest probability where its token lies (FSD, equation 4), in [0, 1]."""
 
     exit_index: int
@@ -186,18 +198,6 @@ class EarlyVerdict(Frame):
     rejected: bool
     outcome: int | SparsePayload
     confidence: float
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens(Frame):
-    """Tokens that the cloud made without drafts of the edge, from `base` on; `logprobs` as in a
-    verdict. The first `accepted` of them were drafts of the cloud's own; the pass that accepted
-    them judged `work.drafts`."""
-
-    token_ids: tuple[int, ...]
-    work: Work = field(default_factory=Work)
-    logprobs: tuple[TokenLogprob, ...] = ()
-    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Pong(Frame):
     nonce: int
 
 
-EdgeMessage = Open | Draft | Recovered | NeedFullDistribution | HiddenStates | Cancel | Ping
+EdgeMessage = Open | Drafts | Recovered | NeedFullDistribution | HiddenStates | Cancel | Ping
 CloudMessage = (
-    Opened | PromptLogprobs | Verdict | EarlyVerdict | Tokens | FullDistribution | GoingAway | Pong
+    Opened | PromptLogprobs | Committed | EarlyVerdict | FullDistribution | GoingAway | Pong
 )

@@ -12,12 +12,12 @@ it, and every acceptance rule stays exact."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tandem.core.ngram_index import NgramIndex
 from tandem.core.tokens import check_token_ids
+from tandem.specdec.proposers import Proposed
 
 SURE_MATCH = 3
 """Tokens in a row after which the answer is believed to follow the prediction."""
@@ -26,12 +26,10 @@ _AHEAD = {1: 4, 2: 16}
 token often recurs by chance."""
 _NEAR = 64
 """How far from the place that was left a single token is a match: beyond it is chance."""
-_MOST_TRIED = 48
-"""Places that are looked at in each direction, of a token that is everywhere."""
 
 
 class PredictedText:
-    """The prediction's tokens, with an index of where each stands. Making it takes time in
+    """The prediction's tokens, found by the last tokens of an answer. Making it takes time in
     proportion to its length."""
 
     def __init__(self, token_ids: Sequence[int], vocabulary_size: int) -> None:
@@ -40,12 +38,15 @@ class PredictedText:
         check_token_ids(token_ids, vocabulary_size, "prediction")
         self.token_ids = tuple(token_ids)
         self.vocabulary_size = vocabulary_size
-        self._places: dict[int, list[int]] = defaultdict(list)
-        for place, token_id in enumerate(self.token_ids):
-            self._places[token_id].append(place)
+        self._index = NgramIndex((SURE_MATCH - 1, SURE_MATCH))
+        self._index.extend(token_ids)
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def begin(self) -> PredictionProposer:
+        """Return what is proposed at the beginning of the answer: the beginning of the text."""
+        return PredictionProposer(self)
 
     def find(self, tail: Sequence[int], left: int) -> tuple[int | None, int]:
         """Return the place after the best match of the end of an answer, and its length up to
@@ -55,81 +56,61 @@ class PredictedText:
             tail: the last tokens of the answer, at least one.
             left: the place at which the answer left the prediction. Of matches of one length the
                 nearest after it is taken, then the nearest before."""
-        places = self._places.get(tail[-1], ())
-        first = bisect_left(places, left)
-        after = places[first : first + _MOST_TRIED]
-        before = reversed(places[max(0, first - _MOST_TRIED) : first])
+        near = range(left + 1, min(left + _NEAR, len(self)) + 1)
+        far = self._index.places(tail)
+        after = sorted(place for place in far if place > left)
+        before = sorted((place for place in far if place <= left), reverse=True)
         best: tuple[int | None, int] = None, 0
-        for place in (*after, *before):
-            length = self._matched(tail, place)
-            near = left <= place < left + _NEAR
-            if length > best[1] and (length > 1 or near):
-                best = place + 1, length
+        for place in (*near, *after, *before):
+            length = min(SURE_MATCH, self._index.matched(tail, place))
+            if length > best[1]:
+                best = place, length
             if length == SURE_MATCH:
                 break
         return best
 
-    def _matched(self, tail: Sequence[int], place: int) -> int:
-        """Return how many tokens at the end of `tail` equal those that end at `place`, at most
-        SURE_MATCH."""
-        longest = min(SURE_MATCH, len(tail), place + 1)
-        length = 1
-        while length < longest and self.token_ids[place - length] == tail[-1 - length]:
-            length += 1
-        return length
-
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
-    """Where in the prediction an answer is. `place`: of the token that is proposed next; None where
-    the answer is elsewhere. `matched`: how many of the answer's last tokens stand before it.
-    `left`: the last place at which the answer surely followed. `limit`: nothing is proposed from
-    there on until more is confirmed; None for no limit. `tail`: the answer's last tokens."""
+class PredictionProposer:
+    """A `Proposer` from where in the prediction an answer is. `place`: of the token that is
+    proposed next; None where the answer is elsewhere. `matched`: how many of the answer's last
+    tokens stand before it. `last_sure`: the last place at which the answer surely followed.
+    `limit`: nothing is proposed from there on until more is confirmed; None for no limit. `tail`:
+    the answer's last tokens."""
 
     text: PredictedText
     place: int | None = 0
     matched: int = SURE_MATCH
-    left: int = 0
+    last_sure: int = 0
     limit: int | None = None
     tail: tuple[int, ...] = ()
 
-    @property
-    def proposed(self) -> int | None:
-        """The token that follows in the prediction; None where the answer is elsewhere."""
-        if self.place is None or self.place >= len(self.text):
-            return None
-        if self.limit is not None and self.place >= self.limit:
-            return None
-        return self.text.token_ids[self.place]
+    def propose(self) -> tuple[Proposed, ...]:
+        """Return the token that follows in the prediction; none where the answer is elsewhere."""
+        place = self.place
+        if place is None or place >= len(self.text):
+            return ()
+        if self.limit is not None and place >= self.limit:
+            return ()
+        is_last = place + 1 == self.limit
+        return (Proposed(self.text.token_ids[place], is_last=is_last, predicted=True),)
 
-    @property
-    def is_last(self) -> bool:
-        """True if nothing is proposed after the proposed token before that is confirmed."""
-        return self.place is not None and self.place + 1 == self.limit
-
-    def after(self, token_ids: Iterable[int], *, confirmed: bool) -> Alignment:
-        """Return the alignment once these tokens follow. `confirmed`: whether they are in the
-        answer; otherwise they are drafts of it, which lift no limit."""
-        aligned = self
-        for token_id in token_ids:
-            aligned = aligned._after(token_id, confirmed)
-        return aligned
-
-    def _after(self, token_id: int, confirmed: bool) -> Alignment:
+    def after(self, token_id: int, *, confirmed: bool) -> PredictionProposer:
+        """Return what is proposed once a token follows. Only a `confirmed` one lifts a limit."""
         tail = (*self.tail[1 - SURE_MATCH :], token_id)
         place = self.place
         if place is None or place >= len(self.text) or self.text.token_ids[place] != token_id:
-            place, matched = self.text.find(tail, self.left)
+            place, matched = self.text.find(tail, self.last_sure)
             ahead = _AHEAD.get(matched)
             limit = None if place is None or ahead is None else place + ahead
-            return Alignment(self.text, place, matched, self.left, limit, tail)
+            return PredictionProposer(self.text, place, matched, self.last_sure, limit, tail)
         place, matched = place + 1, self.matched + 1
         sure = confirmed and matched >= SURE_MATCH
-        return Alignment(
+        return PredictionProposer(
             self.text,
             place,
             matched,
-            left=place if sure else self.left,
+            last_sure=place if sure else self.last_sure,
             limit=None if sure else self.limit,
             tail=tail,
         )

@@ -146,10 +146,10 @@ class Predrafting:
             branch=True,
         )
 
-    def context(self, task: DraftTask) -> tuple[int, ...]:
-        """Return all tokens before the first one of a branch's task."""
-        before = self._drafting.context[: task.position - 1]
-        return (*before, task.token_ids[-1])
+    def context(self, task: DraftTask, first: int = 0) -> tuple[int, ...]:
+        """Return the tokens from position `first` on that come before the first one of a branch's
+        task; its own beginning is among them."""
+        return (*self._drafting.unfed(task.position - 1, first), task.token_ids[-1])
 
     def take(self, task: DraftTask, drafts: list[Drafted]) -> bool:
         """Take the next tokens of a branch; False when it is not wanted any more."""

@@ -411,8 +411,8 @@ class VerifySettings:
         _require(not split or self.cloud_draws, "rejection_payload", why)
 
     def _validate_preparation(self) -> None:
-        """Check the settings for feeding drafts ahead of their judgement. Drafts fed ahead are void
-        only with their epoch, which the cloud ends."""
+        """Check the settings for feeding drafts ahead of their judgement: until they are judged
+        nothing else is committed in their place."""
         at_once = self.verify_on_arrival or self.decode_when_idle
         why = "drafts are judged as they arrive, or the cloud decodes alone; it must be off"
         _require(not at_once, "prepare_on_arrival", why)

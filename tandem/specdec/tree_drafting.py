@@ -14,10 +14,10 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.core.tree import children, depths, expansion_nodes
 from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
-from tandem.specdec.messages import Draft, Frame, Verdict
+from tandem.specdec.messages import Committed, Drafts, Frame
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
+from tandem.specdec.proposers import Proposed
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.text_drafts import TextDraft
 
 MOST_REMEMBERED = 0.75
 """Of a node's distribution, at most, for the tokens that are remembered: the model has a say."""
@@ -64,7 +64,7 @@ class TreeInFlight(DraftsInFlight):
         self._branch = self._first_branch()
 
     def remove(self, count: int) -> None:
-        """Remove the whole tree: a verdict, or the cloud's own token, settles all of it."""
+        """Remove the whole tree: what is committed settles all of it."""
         self.clear()
 
     def cut_from_texts(self) -> None:
@@ -77,18 +77,18 @@ class TreeInFlight(DraftsInFlight):
         self._parents = ()
         self._branch = []
 
-    def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """Return the tokens on the verdict's path and the first candidate after. Raises
-        ProtocolError for another path."""
+    def judged(self, message: Committed) -> tuple[int, ...]:
+        """Return the tokens on the accepted path and the first candidate after. Raises
+        ProtocolError for a path that the tree has not."""
         followed = children(self._parents)
         node = -1
-        for step in verdict.path:
+        for step in message.path:
             if step not in followed.get(node, ()):
-                raise ProtocolError("a tree in flight", f"a verdict on the path {verdict.path}")
+                raise ProtocolError("a tree in flight", f"Committed with the path {message.path}")
             node = step
-        if len(verdict.path) != verdict.accepted:
-            raise ProtocolError("a tree in flight", f"{verdict.accepted} nodes on {verdict.path}")
-        return self.tokens_at([*verdict.path, *followed.get(node, [])[:1]])
+        if len(message.path) != message.accepted:
+            raise ProtocolError("a tree in flight", f"{message.accepted} nodes on {message.path}")
+        return self.tokens_at([*message.path, *followed.get(node, [])[:1]])
 
     def _first_branch(self) -> list[int]:
         followed = children(self._parents)
@@ -156,24 +156,20 @@ class TreeDrafting(Drafting):
     def positions(self, drafts: Sequence[Drafted]) -> int:
         return layers(drafts)
 
-    def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        return self._in_flight.judged(verdict) if self._in_flight.sent else ()
+    def judged(self, message: Committed) -> tuple[int, ...]:
+        return self._in_flight.judged(message) if self._in_flight.sent else ()
 
-    def settle(self, verdict: Verdict) -> None:
+    def settle(self, message: Committed) -> None:
         """Keep the path of a tree that is judged, of what the draft KV holds of it."""
-        self._kept = tuple(node for node in verdict.path if node < self._in_flight.fed)
+        self._kept = tuple(node for node in message.path if node < self._in_flight.fed)
         self._in_flight.clear()
 
-    def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
+    def send_due(self, budget_s: float = inf) -> list[Drafts]:
         if not (self._in_flight.unsent and self.allowed):
             return []
         self._in_flight.sent = len(self._in_flight)
-        return self._whole(epoch)
-
-    def _whole(self, epoch: int) -> list[Draft]:
         frame = Frame(
             session=self._request.session,
-            epoch=epoch,
             base=len(self._committed),
             prefix_hash=self._committed.prefix,
         )
@@ -236,7 +232,7 @@ class TreeGrowth:
         return self._layers == len(self._task.expansion) or not self.newest
 
 
-def with_remembered(probs: Array, remembered: Sequence[TextDraft]) -> Array:
+def with_remembered(probs: Array, remembered: Sequence[Proposed]) -> Array:
     """Return the draft model's distribution [V] after a node with the tokens that the memory
     proposes there, each by its chance: so they are most likely among the candidates. Candidates are
     drawn from it as from any other, so that every rule stays exact."""
@@ -255,7 +251,7 @@ def layers(drafts: Sequence[Drafted]) -> int:
     return max(depths([drafted.parent for drafted in drafts]), default=-1) + 1
 
 
-def tree_frame(frame: Frame, nodes: Sequence[Drafted], preset: Preset) -> Draft:
+def tree_frame(frame: Frame, nodes: Sequence[Drafted], preset: Preset) -> Drafts:
     """Return a whole tree as a message, with one distribution per expanded node, in their order."""
     draft = draft_frame(frame, nodes, preset)
     parents = tuple(drafted.parent for drafted in nodes)

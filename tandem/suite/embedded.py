@@ -21,7 +21,6 @@ from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.cloud_drafts import CloudDraftModel
@@ -45,8 +44,7 @@ class EmbeddedSuite:
     """Serves `pair` inside an asynchronous context; requests go to `target`. `link` emulates each
     direction between device and cloud; `emulator` changes and cuts that of drafter and verifier.
     `http` opens the HTTP API at `http_url`. `documents` allow answers from two sides. `memory`:
-    what the drafter remembers of texts; None: nothing. `learning`: where the draft model learns, if
-    it does."""
+    what the drafter remembers of texts; None: nothing."""
 
     def __init__(
         self,
@@ -60,10 +58,8 @@ class EmbeddedSuite:
         http: bool = False,
         documents: SuiteDocuments | None = None,
         memory: MemoryLimits | None = None,
-        learning: LearningPlace | None = None,
     ) -> None:
         self._pair = pair
-        self._learning = learning
         self._documents = documents
         self._memory = memory
         self._http = http
@@ -131,7 +127,6 @@ class EmbeddedSuite:
             documents=self._decoded(pair.draft, draft, "device"),
             split=self._split_edge(),
             memory=TenantMemories.of(self._memory, pair.draft),
-            learning=self._learning,
             pass_times=measure_pass_times(pair.draft),
         )
         self.drafter_target = await _serve(stack, drafter)

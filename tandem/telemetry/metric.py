@@ -5,7 +5,7 @@ make the number of series grow without end."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
@@ -99,11 +99,17 @@ class Exported:
     """The metrics of one process, registered once, and the label values they have taken."""
 
     def __init__(self, registry: CollectorRegistry, metrics: Iterable[Metric[Any]]) -> None:
-        self.families: Mapping[str, object] = {
-            metric.name: metric.make_family(registry) for metric in metrics
-        }
+        self._registry = registry
+        self.families: dict[str, object] = {}
+        self.add(metrics)
         self._admitted: dict[str, set[str]] = {}
         self._admitting = threading.Lock()
+
+    def add(self, metrics: Iterable[Metric[Any]]) -> None:
+        """Export these as well."""
+        for metric in metrics:
+            if metric.name not in self.families:
+                self.families[metric.name] = metric.make_family(self._registry)
 
     def admit(self, label: str, name: str) -> str:
         """Return `name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else
@@ -128,3 +134,8 @@ class Series:
     def count(self, metric: Metric[Counter], label: str, name: str) -> None:
         """Count one under `name`: a fixed word, never free text."""
         metric.child(self, **{label: self.exported.admit(label, name)}).inc()
+
+
+def metrics_of(series: type[Series]) -> list[Metric[Any]]:
+    """Return the metrics that a kind of series declares."""
+    return [each for each in vars(series).values() if isinstance(each, Metric)]

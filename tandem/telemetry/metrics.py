@@ -1,7 +1,8 @@
 """Every metric name of the suite, on an explicit registry.
 
-Invariants: a metric is declared here or not at all; every duration was measured on one machine's
-monotonic clock, never as a difference of two machines'.
+Invariants: a metric is declared here, or where a leaf of the product declares its series
+(`Metrics.series`); every duration was measured on one machine's monotonic clock, never as a
+difference of two machines'.
 
     metrics = Metrics(new_registry(), side="device")
     series = metrics.method(preset="dsd", model_name="demo-target")
@@ -9,7 +10,7 @@ monotonic clock, never as a difference of two machines'.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, TypeVar, cast, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,7 +30,6 @@ from tandem.telemetry.document_series import (
     SchedulerSeries,
 )
 from tandem.telemetry.engine_series import EngineSeries
-from tandem.telemetry.learning_series import LearningSeries
 from tandem.telemetry.metric import (
     COUNT_BUCKETS,
     REQUEST_BUCKETS_S,
@@ -37,6 +37,7 @@ from tandem.telemetry.metric import (
     Exported,
     Metric,
     Series,
+    metrics_of,
 )
 
 Side = Literal["device", "cloud"]
@@ -47,6 +48,9 @@ ANYONE = "anyone"
 
 UNKNOWN_MODEL = "unknown"
 """The target's name where the cloud has not been heard yet."""
+
+
+OtherSeries = TypeVar("OtherSeries", bound=Series)
 
 
 class MethodSeries(Series):
@@ -368,15 +372,12 @@ class BuildSeries(Series):
 ALL_SERIES: tuple[type[Series], ...] = (
     *(MethodSeries, EngineSeries, SchedulerSeries, MeasuredSideSeries),
     *(RetrieverSeries, HttpSeries, AccessSeries, HolderSeries, LoopSeries, BuildSeries),
-    *(CloudSeries, LearningSeries),
+    CloudSeries,
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
 ALL_METRICS: tuple[Metric[Any], ...] = tuple(
-    metric
-    for series in ALL_SERIES
-    for metric in vars(series).values()
-    if isinstance(metric, Metric)
+    metric for series in ALL_SERIES for metric in metrics_of(series)
 )
 
 
@@ -406,10 +407,11 @@ class Metrics:
         model_name = self.admit("model_name", model_name)
         return EngineSeries(self._exported, {"model_name": model_name, "side": self.side})
 
-    def learning(self, model_name: str) -> LearningSeries:
-        """Return the series of the draft model of this process, which learns."""
-        model_name = self.admit("model_name", model_name)
-        return LearningSeries(self._exported, {"model_name": model_name, "side": self.side})
+    def series(self, kind: type[OtherSeries], **labels: str) -> OtherSeries:
+        """Return series of a kind that is declared elsewhere, exported from now on."""
+        self._exported.add(metrics_of(kind))
+        admitted = {label: self.admit(label, name) for label, name in labels.items()}
+        return kind(self._exported, {**admitted, "side": self.side})
 
     def scheduler(self) -> SchedulerSeries:
         return SchedulerSeries(self._exported, {"side": self.side})

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-from tandem.backends.adaptation import adaptation_of
 from tandem.backends.interface import (
     Engine,
     ForwardCancelled,
@@ -122,7 +121,7 @@ class PacedEngine:
         self.layer_count = engine.layer_count
         self.hidden_size = engine.hidden_size
         self.exit_temperatures = engine.exit_temperatures
-        self.adaptation = adaptation_of(engine)
+        self.inner = engine
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
         return open_session(self._engine, owner, capacity, spare)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.backends.context_engine import ContextEngine, Distribution
 from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
+from tandem.testing.context_engine import ContextEngine, Distribution
 from tandem.text.chat_rendering import NO_VARIABLES
 
 _DISTRIBUTIONS_KEPT = 1024

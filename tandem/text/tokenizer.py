@@ -1,12 +1,12 @@
 """Text to token ids and back, with a Hugging Face tokenizer. Invariant: what a `Detokenizer` has
 returned is never taken back, and together it is the text of all ids pushed."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, cast
 
 from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.reading import reading
@@ -184,8 +184,18 @@ class TextTokenizer:
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Decode ids to text, without special tokens."""
+        return self._decode(list(token_ids))
+
+    @cached_property
+    def _decode(self) -> Callable[[list[int]], str]:
+        """Decode ids as `decode` does. A text is decoded token by token, so that of transformers'
+        own tokenizers the library behind them is asked, which their `decode` adds nothing to."""
+        decode: Callable[..., Any] = self._tokenizer.decode
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return cast(str, self._tokenizer.decode(list(token_ids), **options))
+        if _adds_nothing(type(self._tokenizer)):
+            decode = self._tokenizer.backend_tokenizer.decode
+            options = {"skip_special_tokens": True}
+        return partial(decode, **options)
 
     def detokenizer(self, after: Sequence[int] = ()) -> "Detokenizer":
         """Begin a text, or go on with that of `after`."""
@@ -228,6 +238,15 @@ class TextTokenizer:
             for token_id, content in self._special_tokens.items()
             if any(content in mark for mark in marks)
         }
+
+
+def _adds_nothing(kind: type[PreTrainedTokenizerBase]) -> bool:
+    """Return whether decoding with tokenizers of this class is that of the library behind them."""
+    return (
+        issubclass(kind, PreTrainedTokenizerFast)
+        and kind.decode is PreTrainedTokenizerBase.decode
+        and kind._decode is PreTrainedTokenizerFast._decode
+    )
 
 
 class Detokenizer:

@@ -17,12 +17,12 @@ from tandem.two_sided.protocol.presets import DocumentTransfer, Sources
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.cloud_session import (
     CloudSession,
+    Collaboration,
     CollaborationStream,
-    read_opening,
+    open_collaboration,
 )
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.document_transfer import ExportedDocuments
-from tandem.two_sided.serving.peer_codec import CloudSideCodec
 
 CLOSING_S = 1.0
 
@@ -47,25 +47,21 @@ class CloudAnswers:
     async def open(self, stream: CollaborationStream) -> Collaboration:
         """Read and check the opening frame of a device's stream, which costs nothing yet. Raises
         InvalidArgument if the device says anything else, or nothing, and PrefixMismatch."""
-        codec = CloudSideCodec()
-        return Collaboration(stream, codec, await read_opening(stream, codec))
+        return await open_collaboration(stream)
 
     async def serve(
         self, collaboration: Collaboration, search: Search, headers: Sent = None
     ) -> None:
         """Serve a stream until the device cancels or half-closes; raises what ended it otherwise.
         `headers`: the asking span's."""
-        opening = collaboration.opening
-        request = opening.request
+        request = collaboration.opening.request
 
         async def cloud_documents() -> tuple[ContextDocument, ...]:
             return await search(request.query, request.documents)
 
         if request.preset.transfer is not DocumentTransfer.NONE:
             exported = ExportedDocuments(
-                opening,
-                collaboration.codec,
-                stream=collaboration.stream,
+                collaboration,
                 decoder=self._decoder,
                 deadline_s=self._request_timeout_s,
                 headers=headers,
@@ -78,9 +74,7 @@ class CloudAnswers:
             return self._decoder_link(opening, documents, events, headers)
 
         session = CloudSession(
-            opening,
-            collaboration.codec,
-            stream=collaboration.stream,
+            collaboration,
             open_decoder=open_decoder,
             make_machine=self._machine,
         )
@@ -125,7 +119,7 @@ class CloudAnswers:
 
     def _machine(self, opening: CollaborationOpen, opened: DecodingOpened) -> SideMachine:
         request = replace(opening.request, max_tokens=opened.max_tokens)
-        profiler = self._profiling.profiler(opened.model_name, len(opened.documents))
+        profiler = self._profiling.profiler(opened.model_name, len(opened.document_tokens))
         return SideMachine(
             Side.CLOUD,
             request,
@@ -133,23 +127,3 @@ class CloudAnswers:
             placement_policy=self._profiling.placement_policy(request, profiler),
             measurements=profiler,
         )
-
-
-class Collaboration:
-    """A device's stream that is open, and its opening frame."""
-
-    def __init__(
-        self, stream: CollaborationStream, codec: CloudSideCodec, opening: CollaborationOpen
-    ) -> None:
-        self.stream = stream
-        self.codec = codec
-        self.opening = opening
-
-    @property
-    def session(self) -> int:
-        return self.opening.session
-
-    @property
-    def preset(self) -> str:
-        """The device's name of its preset; any text."""
-        return self.opening.request.preset.name

@@ -231,7 +231,7 @@ class DeviceAnswers:
             tenant=request.tenant,
             in_conversation=is_conversation(request.prompt),
         )
-        opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
+        opening = prepared.aggregation.opening(PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:
             opening = replace(opening, document_kv=await imported.device_model())
         return await imported.fetch(opening)
@@ -268,7 +268,7 @@ class DeviceAnswers:
             eos_token_ids=opened.eos_token_ids,
         )
         request.sampling.validate(request.vocabulary_size)
-        profiler = self._profiling.profiler(opened.model_name, len(opened.documents))
+        profiler = self._profiling.profiler(opened.model_name, len(opened.document_tokens))
         return SideMachine(
             Side.DEVICE,
             request,
@@ -292,8 +292,9 @@ class DeviceAnswers:
     ) -> OpenStream[CloudSideMessage, DeviceMessage] | None:
         """Return what opens the stream to the cloud, if the preset needs it. `opened` returns the
         answer of the device's decoder to its opening."""
-        if (cloud := self._cloud) is None or not prepared.needs_cloud:
+        if self._cloud is None or not prepared.needs_cloud:
             return None
+        cloud = self._cloud.for_request()
 
         def open_stream(
             on_frame: Callable[[CloudSideMessage, int], None],

@@ -1,5 +1,5 @@
-"""The content of verdicts and of the cloud's own tokens, to protobuf and back: outcome, cost, how
-likely the tokens were. Invariant: decoding checks lengths before contents, and raises
+"""The content of what a cloud commits, or predicts, to protobuf and back: payloads to draw from,
+cost, how likely the tokens were. Invariant: decoding checks lengths before contents, and raises
 InvalidArgument naming the field."""
 
 import math
@@ -11,26 +11,36 @@ from tandem.core.codecs import probs_to_bytes
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
-from tandem.specdec.messages import EarlyVerdict, TokenLogprob, Verdict, Work
+from tandem.specdec.messages import Committed, EarlyVerdict, TokenLogprob, Work
 from tandem.specdec.presets import MAX_PAYLOAD_TAIL_DRAWS, MAX_PAYLOAD_TOP
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
-_HasLogprobs = pb.Verdict | pb.Tokens | pb.PromptLogprobs
+_HasLogprobs = pb.Committed | pb.PromptLogprobs
 
 
-def fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
+def fill_committed(proto: pb.Committed, message: Committed) -> None:
+    proto.accepted = message.accepted
+    proto.token_ids.extend(message.token_ids)
+    proto.path.extend(message.path)
+    proto.cloud_accepted = message.cloud_accepted
+    match message.draw_from:
+        case SparsePayload() as payload:
+            proto.sparse.CopyFrom(_sparse_to_proto(payload))
+        case FullPayload(target_probs):
+            proto.full_distribution.probabilities = probs_to_bytes(target_probs, "float32")
+    fill_logprobs(proto, message.logprobs)
+    fill_work(proto.work, message.work)
+
+
+def fill_early_verdict(proto: pb.EarlyVerdict, verdict: EarlyVerdict) -> None:
+    proto.exit_index = verdict.exit_index
     proto.accepted = verdict.accepted
     proto.rejected = verdict.rejected
-    match verdict.outcome:
-        case None:
-            pass
-        case SparsePayload():
-            proto.sparse.CopyFrom(_sparse_to_proto(verdict.outcome))
-        case FullPayload(target_probs):
-            assert isinstance(proto, pb.Verdict), "an early one has no whole distribution"
-            proto.full_distribution.probabilities = probs_to_bytes(target_probs, "float32")
-        case token:
-            proto.token_id = token
+    proto.confidence = verdict.confidence
+    if isinstance(verdict.outcome, int):
+        proto.token_id = verdict.outcome
+    else:
+        proto.sparse.CopyFrom(_sparse_to_proto(verdict.outcome))
 
 
 def sparse_from_proto(proto: pb.SparsePayload) -> SparsePayload:
@@ -53,6 +63,7 @@ def fill_work(proto: pb.Work, work: Work) -> None:
     proto.batch_size = work.batch_size
     proto.target_passes = work.target_passes
     proto.drafts = work.drafts
+    proto.cloud_drafts = work.cloud_drafts
     proto.draft_s = work.draft_s
     proto.draft_rate = work.draft_rate
 
@@ -70,6 +81,7 @@ def work_from_proto(proto: pb.Work) -> Work:
         batch_size=proto.batch_size,
         target_passes=proto.target_passes,
         drafts=proto.drafts,
+        cloud_drafts=proto.cloud_drafts,
         draft_s=proto.draft_s,
         draft_rate=proto.draft_rate,
     )

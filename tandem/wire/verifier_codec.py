@@ -29,7 +29,8 @@ from tandem.specdec.logprobs import PROMPT_LOGPROBS_AT_ONCE
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     EdgeMessage,
     FrameHeader,
@@ -39,13 +40,10 @@ from tandem.specdec.messages import (
     NeedFullDistribution,
     Open,
     Opened,
-    Outcome,
     Ping,
     Pong,
     PromptLogprobs,
     Recovered,
-    Tokens,
-    Verdict,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
@@ -56,17 +54,15 @@ from tandem.wire.open_codec import (
     open_to_proto,
 )
 from tandem.wire.verdict_codec import (
+    fill_committed,
+    fill_early_verdict,
     fill_logprobs,
-    fill_verdict,
-    fill_work,
     logprobs_from_proto,
     sparse_from_proto,
     work_from_proto,
 )
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
-
-"""Session, epoch, base and prefix of a frame."""
 
 
 class _Model(Protocol):
@@ -114,15 +110,14 @@ class EdgeCodec:
     def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
         frame = pb.VerifyRequest(
             session=message.session,
-            epoch=message.epoch,
             base=message.base,
             prefix=message.prefix_hash,
         )
         match message:
             case Open():
                 frame.open.CopyFrom(open_to_proto(message))
-            case Draft():
-                _fill_draft(frame.draft, message, self._settings)
+            case Drafts():
+                _fill_drafts(frame.drafts, message, self._settings)
             case Recovered():
                 frame.recovered.token_id = message.token_id
             case NeedFullDistribution():
@@ -143,8 +138,8 @@ class EdgeCodec:
         match frame.WhichOneof("message"):
             case "opened":
                 return self._opened(header, frame.opened)
-            case "verdict":
-                return self._verdict(header, frame.verdict)
+            case "committed":
+                return self._committed(header, frame.committed)
             case "prompt_logprobs":
                 return PromptLogprobs(
                     **header,
@@ -153,18 +148,6 @@ class EdgeCodec:
                 )
             case "early_verdict":
                 return self._early_verdict(header, frame.early_verdict)
-            case "tokens":
-                check_count(len(frame.tokens.token_ids), MAX_PROMPT_IDS, "token_ids")
-                token_ids = tuple(frame.tokens.token_ids)
-                check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                logprobs = logprobs_from_proto(frame.tokens, len(token_ids))
-                return Tokens(
-                    **header,
-                    token_ids=token_ids,
-                    work=work_from_proto(frame.tokens.work),
-                    logprobs=logprobs,
-                    accepted=frame.tokens.accepted,
-                )
             case "full_distribution":
                 return FullDistribution(**header, target_probs=self._probs(frame.full_distribution))
             case "going_away":
@@ -195,11 +178,42 @@ class EdgeCodec:
             cloud_drafts=cloud_drafts_from_proto(opened.cloud_drafts),
         )
 
+    def _committed(self, header: FrameHeader, committed: pb.Committed) -> Committed:
+        check_count(len(committed.token_ids), MAX_PROMPT_IDS, "token_ids")
+        token_ids = tuple(committed.token_ids)
+        check_token_ids(token_ids, self._vocabulary_size, "token_ids")
+        check_count(len(committed.path), MAX_DRAFT_LENGTH, "path")
+        return Committed(
+            **header,
+            accepted=committed.accepted,
+            token_ids=token_ids,
+            work=work_from_proto(committed.work),
+            logprobs=logprobs_from_proto(committed, MAX_DRAFT_LENGTH + len(token_ids)),
+            cloud_accepted=committed.cloud_accepted,
+            draw_from=self._draw_from(committed),
+            path=tuple(committed.path),
+        )
+
+    def _draw_from(self, committed: pb.Committed) -> FullPayload | SparsePayload | None:
+        match committed.WhichOneof("draw_from"):
+            case "full_distribution":
+                return FullPayload(self._probs(committed.full_distribution))
+            case "sparse":
+                return self._sparse(committed.sparse)
+        return None
+
     def _early_verdict(self, header: FrameHeader, verdict: pb.EarlyVerdict) -> EarlyVerdict:
         if not 0 <= verdict.confidence <= 1:  # False for NaN as well
             raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
-        if (outcome := self._drawable(verdict)) is None:
-            raise InvalidArgument("outcome", "is missing")
+        outcome: int | SparsePayload
+        match verdict.WhichOneof("outcome"):
+            case "token_id":
+                check_token_ids((verdict.token_id,), self._vocabulary_size, "token_id")
+                outcome = verdict.token_id
+            case "sparse":
+                outcome = self._sparse(verdict.sparse)
+            case _:
+                raise InvalidArgument("outcome", "is missing")
         return EarlyVerdict(
             **header,
             exit_index=verdict.exit_index,
@@ -209,33 +223,10 @@ class EdgeCodec:
             confidence=verdict.confidence,
         )
 
-    def _verdict(self, header: FrameHeader, verdict: pb.Verdict) -> Verdict:
-        check_count(len(verdict.path), MAX_DRAFT_LENGTH, "path")
-        return Verdict(
-            **header,
-            accepted=verdict.accepted,
-            rejected=verdict.rejected,
-            outcome=self._outcome(verdict),
-            work=work_from_proto(verdict.work),
-            path=tuple(verdict.path),
-            logprobs=logprobs_from_proto(verdict, MAX_DRAFT_LENGTH + 1),
-        )
-
-    def _outcome(self, verdict: pb.Verdict) -> Outcome:
-        if verdict.WhichOneof("outcome") == "full_distribution":
-            return FullPayload(self._probs(verdict.full_distribution))
-        return self._drawable(verdict)
-
-    def _drawable(self, verdict: pb.Verdict | pb.EarlyVerdict) -> int | SparsePayload | None:
-        match verdict.WhichOneof("outcome"):
-            case "token_id":
-                check_token_ids((verdict.token_id,), self._vocabulary_size, "token_id")
-                return int(verdict.token_id)
-            case "sparse":
-                payload = sparse_from_proto(verdict.sparse)
-                payload.validate(self._vocabulary_size)
-                return payload
-        return None
+    def _sparse(self, sparse: pb.SparsePayload) -> SparsePayload:
+        payload = sparse_from_proto(sparse)
+        payload.validate(self._vocabulary_size)
+        return payload
 
     def _probs(self, probs: pb.Distribution) -> Array:
         return probs_from_bytes(
@@ -262,8 +253,8 @@ class CloudCodec:
                 opening = open_from_proto(header, frame.open, self._model.context_length)
                 self._settings = opening.settings
                 return opening
-            case "draft":
-                return self._draft(header, frame.draft)
+            case "drafts":
+                return self._drafts(header, frame.drafts)
             case "recovered":
                 return Recovered(**header, token_id=frame.recovered.token_id)
             case "need_full_distribution":
@@ -279,7 +270,6 @@ class CloudCodec:
     def encode(self, message: CloudMessage) -> pb.VerifyResponse:
         frame = pb.VerifyResponse(
             session=message.session,
-            epoch=message.epoch,
             base=message.base,
             prefix=message.prefix_hash,
         )
@@ -300,20 +290,10 @@ class CloudCodec:
             case PromptLogprobs():
                 frame.prompt_logprobs.first = message.first
                 fill_logprobs(frame.prompt_logprobs, message.logprobs)
-            case Verdict():
-                fill_verdict(frame.verdict, message)
-                frame.verdict.path.extend(message.path)
-                fill_logprobs(frame.verdict, message.logprobs)
-                fill_work(frame.verdict.work, message.work)
+            case Committed():
+                fill_committed(frame.committed, message)
             case EarlyVerdict():
-                fill_verdict(frame.early_verdict, message)
-                frame.early_verdict.exit_index = message.exit_index
-                frame.early_verdict.confidence = message.confidence
-            case Tokens():
-                frame.tokens.token_ids.extend(message.token_ids)
-                frame.tokens.accepted = message.accepted
-                fill_logprobs(frame.tokens, message.logprobs)
-                fill_work(frame.tokens.work, message.work)
+                fill_early_verdict(frame.early_verdict, message)
             case FullDistribution():
                 raw = probs_to_bytes(message.target_probs, "float32")
                 frame.full_distribution.probabilities = raw
@@ -323,7 +303,7 @@ class CloudCodec:
                 frame.pong.nonce = message.nonce
         return frame
 
-    def _draft(self, header: FrameHeader, draft: pb.Draft) -> Draft:
+    def _drafts(self, header: FrameHeader, draft: pb.Drafts) -> Drafts:
         settings = self._settings
         if settings is None:
             raise InvalidArgument("open", "must be the first message of a stream")
@@ -331,7 +311,7 @@ class CloudCodec:
         check_count(len(draft.token_ids), limit, "draft_length")
         check_count(len(draft.probabilities), limit, "probabilities")
         check_count(len(draft.parents), limit, "parents")
-        return Draft(
+        return Drafts(
             **header,
             token_ids=tuple(draft.token_ids),
             end_of_chunk=draft.end_of_chunk,
@@ -350,7 +330,7 @@ class CloudCodec:
         size = self._model.hidden_size
         return hidden_from_bytes(raw, size, settings.uplink_precision, "hidden_states")
 
-    def _distributions(self, draft: pb.Draft, settings: VerifySettings) -> Array | None:
+    def _distributions(self, draft: pb.Drafts, settings: VerifySettings) -> Array | None:
         if not (draft.sparse_probs or draft.distributions):
             return None
         if not settings.carries_probs:
@@ -359,7 +339,7 @@ class CloudCodec:
             return self._sparse_distributions(draft, settings.uplink_precision)
         return self._full_distributions(draft, settings.uplink_precision)
 
-    def _sparse_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
+    def _sparse_distributions(self, draft: pb.Drafts, precision: Precision) -> Array:
         if draft.distributions:
             raise InvalidArgument("distributions", "cannot be combined with sparse distributions")
         # Each one becomes a whole distribution in memory.
@@ -372,7 +352,7 @@ class CloudCodec:
             ]
         )
 
-    def _full_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
+    def _full_distributions(self, draft: pb.Drafts, precision: Precision) -> Array:
         raw = draft.distributions
         size = self._model.vocabulary_size
         row_bytes = size * (4 if precision == "float32" else 2)
@@ -387,7 +367,6 @@ class CloudCodec:
 def _header_of(frame: pb.VerifyRequest | pb.VerifyResponse) -> FrameHeader:
     return {
         "session": frame.session,
-        "epoch": frame.epoch,
         "base": frame.base,
         "prefix_hash": frame.prefix,
     }
@@ -401,7 +380,7 @@ def _row_share(opened: pb.Opened) -> float | None:
     return opened.row_share
 
 
-def _fill_draft(proto: pb.Draft, draft: Draft, settings: VerifySettings) -> None:
+def _fill_drafts(proto: pb.Drafts, draft: Drafts, settings: VerifySettings) -> None:
     proto.token_ids.extend(draft.token_ids)
     proto.end_of_chunk = draft.end_of_chunk
     proto.hold = draft.hold

@@ -12,6 +12,8 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tandem.learning.series import LearningSeries
+from tandem.telemetry.metric import metrics_of
 from tandem.telemetry.metrics import ALL_METRICS, new_registry
 from tests.programs import REPOSITORY
 
@@ -28,7 +30,7 @@ def exported() -> dict[str, frozenset[str]]:
     """Labels by sample name: what the code declares, what the process itself reports, and what
     Prometheus adds."""
     series = {"up": TARGET, "ALERTS": TARGET | {"alertname", "alertstate", "severity"}}
-    for metric in ALL_METRICS:
+    for metric in (*ALL_METRICS, *metrics_of(LearningSeries)):
         for name in metric.sample_names:
             bucket = {"le"} if name.endswith("_bucket") else set()
             series[name] = frozenset({*metric.labels, *bucket}) | TARGET

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tandem.learning.series import LearningSeries
 from tandem.telemetry.engine_series import EngineSeries
+from tandem.telemetry.metric import metrics_of
 from tandem.telemetry.metrics import ALL_METRICS, MethodSeries
 from tests.deploy_static.series import complaints, exported
 from tests.programs import REPOSITORY, output
@@ -126,7 +128,8 @@ def test_every_query_is_narrowed_to_what_is_chosen_at_the_top(dashboard: Dashboa
 def test_every_metric_is_shown_somewhere() -> None:
     queries = [query for dashboard in DASHBOARDS for query in substituted(dashboard)]
     asked = set(re.findall(r"\btandem_\w+", " ".join(queries)))
-    hidden = {metric.name for metric in ALL_METRICS if not asked & set(metric.sample_names)}
+    every = (*ALL_METRICS, *metrics_of(LearningSeries))
+    hidden = {metric.name for metric in every if not asked & set(metric.sample_names)}
     assert hidden == {"tandem_build_info"}  # an annotation shows it
 
 

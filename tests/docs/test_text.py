@@ -124,8 +124,25 @@ def test_every_field_of_a_request_over_http_is_described() -> None:
 
 def test_every_room_is_described() -> None:
     table = text_of("ARCHITECTURE.md").partition("## Rooms")[2].partition("\n## ")[0]
-    rooms = {path.parent.name for path in REPOSITORY.glob("tandem/*/__init__.py")} | {"cli"}
-    assert rooms | {"settings"} <= set(CODE.findall(table))
+    packages = {path.parent.name for path in REPOSITORY.glob("tandem/*/__init__.py")}
+    rooms = packages | {"cli", "settings"}
+    assert rooms <= set(CODE.findall(table))
+    lines = text_of("docs/internals/index.md").partition("## The rooms")[2].splitlines()
+    rows = [CODE.findall(line) for line in lines if line.startswith("| `")]
+    assert sorted(room for room, _ in rows) == sorted(rooms)
+    for room, first in rows:
+        path = REPOSITORY / "tandem" / first.removeprefix("tandem/")
+        assert path.is_file(), first
+        assert path.relative_to(REPOSITORY / "tandem").parts[0].removesuffix(".py") == room
+
+
+def test_the_life_of_a_request_names_files_that_are_there() -> None:
+    life = text_of("docs/internals/index.md").partition("\n## ")[0]
+    assert re.findall(r"^(\d)\. \*\*", life, re.M) == list("12345678")
+    files = [code for code in CODE.findall(life) if re.fullmatch(r"[\w/]+\.(py|mjs)", code)]
+    assert len(files) > 20
+    for file in files:
+        assert any((REPOSITORY / place / file).is_file() for place in ("", "tandem")), file
 
 
 def test_every_option_of_the_python_api_is_described() -> None:

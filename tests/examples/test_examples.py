@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -64,6 +65,38 @@ def output_here(
     told = capsys.readouterr()
     assert told.err == ""
     return told.out
+
+
+def test_minimal_edge_cloud() -> None:
+    """The preset decides how many passes the text takes, not which text it is."""
+    text, figures = output("minimal_edge_cloud.py", "the edge ").splitlines()
+    alone, figures_alone = output(
+        "minimal_edge_cloud.py", "the edge ", "--preset", "ar"
+    ).splitlines()
+    assert text == alone
+    assert text.startswith("the edge ")
+    tokens, passes = (int(number) for number in re.findall(r"(\d+) tokens in (\d+)", figures)[0])
+    assert passes < tokens == len(text) - len("the edge ") + 1, "its end is a token"
+    assert figures_alone.startswith(f"{tokens} tokens in {tokens} passes")
+
+
+def test_minimal_edge_cloud_in_two_processes() -> None:
+    place = ("--cloud", f"127.0.0.1:{(port := free_port())}")
+    with subprocess.Popen(
+        [sys.executable, EXAMPLES / "minimal_edge_cloud.py", "--serve", str(port)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV,
+    ) as cloud:
+        try:
+            assert cloud.stderr is not None
+            assert cloud.stderr.readline() == f"serving at 127.0.0.1:{port}\n"
+            for preset in ("coupled", "dsd", "dssd"):
+                assert "drafts accepted" in output(
+                    "minimal_edge_cloud.py", *place, "--preset", preset
+                )
+        finally:
+            cloud.kill()
 
 
 async def test_python_client() -> None:

@@ -67,7 +67,7 @@ def verifier_opening(preset: Preset) -> verifier_pb2.VerifyRequest:
     """What opens a stream at `MODEL`."""
     ids = (1, 2, 3)
     opening = Open(
-        *(7, 0, len(ids), extend_prefix(EMPTY_PREFIX, ids)),
+        *(7, len(ids), extend_prefix(EMPTY_PREFIX, ids)),
         vocabulary_hash="hash",
         vocabulary_size=V,
         prompt_ids=ids,

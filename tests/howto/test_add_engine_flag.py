@@ -19,7 +19,6 @@ from pathlib import Path
 
 import tandem
 from tandem.backends.factory import load_model
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.vllm.engine import VllmEngine
 from tandem.testing.scripted import load
@@ -30,7 +29,6 @@ scripted = load(ModelChoice("1")).engine
 engines = {
     "torch": torch,
     "scripted": scripted,
-    "lookup-first": LookupFirstEngine(scripted),
     "vllm": VllmEngine,
 }
 print([name for name, engine in engines.items() if "prompt_scores" in engine.capabilities.names])

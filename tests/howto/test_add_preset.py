@@ -31,7 +31,6 @@ preset.validate()
 opened = opening(preset)
 header = FrameHeader(
     session=opened.session,
-    epoch=opened.epoch,
     base=opened.base,
     prefix_hash=opened.prefix_hash,
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.lossless import LosslessPlan, check_presets
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import choose_pair, load_pair
+from tandem.testing.lossless import LosslessPlan, check_presets
 from tests.long_runs import with_long_cases
 from tests.pair.test_text_equality import prompts
 from tools.write_gguf import write_gguf

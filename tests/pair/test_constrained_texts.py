@@ -21,13 +21,13 @@ import httpx2
 import numpy as np
 import pytest
 
-from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, Prefix, choose_cells, fit
-from lab.bench.speculation.json_schemas import json_schemas
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Processors
 from tandem.netem.link_model import shape_from
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
+from tandem.testing.goodness_of_fit import FALSE_ALARM, POWER, Prefix, choose_cells, fit
+from tandem.testing.json_schemas import json_schemas
 from tandem.testing.scripted import scripted_probs
 from tests.gateway.http_suite import MODEL, http_suite
 from tests.long_runs import LONG

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.lossless import LosslessPlan, check_presets
 from tandem.backends.model_source import AUTO
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
+from tandem.testing.lossless import LosslessPlan, check_presets
 from tests.long_runs import LONG
 from tests.pair.test_text_equality import prompts
 from tools.write_gguf import write_gguf
@@ -50,7 +50,6 @@ SIDES = {
     "int4": Sides(draft_dtype="int4", target_dtype="int4"),
     "an int4 draft for a float32 target": Sides(draft_dtype="int4"),
     "lookup": Sides(draft_engine="lookup"),
-    "lookup, else model": Sides(draft_engine="lookup+torch", quick=("coupled",), long=("dssd",)),
     "a GGUF draft": Sides(draft_gguf="Q8_0", quick=("coupled",), long=("dssd",)),
     "GGUF on both sides": Sides(draft_gguf="Q8_0", target_gguf="F32"),
 }

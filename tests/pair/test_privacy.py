@@ -20,7 +20,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from lab.bench.two_sided.leakage import likeliest_first
 from tandem.core.probs import SamplingParams
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.client import AggregatorClient, Generated
@@ -36,6 +35,7 @@ from tandem.specdec.overrides import parse_overrides
 from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 from tandem.suite.suite_documents import demo_documents, fill
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.listed_tokens import likeliest_first
 from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.protocol.messages import SideDraftFrame

@@ -15,7 +15,6 @@ import jsonschema_rs
 import pytest
 import pytest_asyncio
 
-from lab.bench.speculation.json_schemas import Schema, json_schemas
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
@@ -27,6 +26,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 from tandem.suite.suite_documents import SuiteDocuments
+from tandem.testing.json_schemas import Schema, json_schemas
 from tests.long_runs import with_long_cases
 
 LONG = 160

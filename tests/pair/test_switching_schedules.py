@@ -16,11 +16,6 @@ from typing import Any
 
 import pytest
 
-from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
-from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulated_verifier import TargetModel
-from lab.simulation.simulator import ModelTimes, SimulatedRequest, simulate_together
 from tandem.control import controller
 from tandem.control.controller import LeastCost, latency_aware
 from tandem.control.schedule import Control, Schedule
@@ -30,6 +25,12 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
+from tandem.testing.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
+from tandem.testing.simulation.answer import Conditions, Question, simulate_answers
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulated_verifier import TargetModel
+from tandem.testing.simulation.simulator import SimulatedRequest, simulate_together
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import ModelPair, TokenIds, model_pair, preset, scheduled
 

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.two_sided.dragon_corpus import RankedDocument
-from lab.bench.two_sided.dragon_probs import SideDistributions
-from lab.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.backends.interface import Engine
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import link_from
 from tandem.suite.models import ModelPair
+from tandem.testing.simulation.side_distributions import SideDistributions
+from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import mixture, side_weights
 from tandem.two_sided.protocol.placement import placement_policy_for
@@ -35,15 +34,17 @@ PRESETS = (
 )
 TOKENS = 6
 DOCUMENT_TOKENS = 48
+BEGIN = 0
 DOCUMENTS = Path(__file__).parents[2] / "models" / "demo-documents"
 RTTS_S = (0.0, 0.1)
 
 
 def side_distributions(pair: ModelPair, engine: Engine, folder: str) -> SideDistributions:
-    """The beginnings of two of a side's documents, before every text."""
+    """The beginnings of two of a side's documents, before every text, each after the tokenizer's
+    begin-of-text token."""
     files = sorted((DOCUMENTS / folder).iterdir())[:2]
     ids = [tuple(pair.tokenizer.encode(file.read_text()))[:DOCUMENT_TOKENS] for file in files]
-    return SideDistributions(engine, [RankedDocument(each, 0.0) for each in ids], SamplingParams())
+    return SideDistributions(engine, [(BEGIN, *each) for each in ids], SamplingParams())
 
 
 def argmax_text(

@@ -65,6 +65,18 @@ class OneDecoder:
         self.engine = engine
         self.metrics = metrics
 
+    def documents_found(self, source: str) -> int:
+        """How many documents' keys and values came from there."""
+        return int(
+            sum(
+                sample.value
+                for metric in self.metrics.registry.collect()
+                for sample in metric.samples
+                if sample.name == "tandem_document_kv_lookups_total"
+                and sample.labels["source"] == source
+            )
+        )
+
 
 @asynccontextmanager
 async def decoder(
@@ -103,7 +115,7 @@ def scripted() -> ScriptedEngine:
 
 def opening(**changes: Any) -> DecodingOpen:
     found = DecodingOpen(
-        SESSION, 0, 0, 0,
+        SESSION, 0, 0,
         prompt=PROMPT,
         committed_ids=(),
         documents=DOCUMENTS,
@@ -139,10 +151,8 @@ class AggregatorPeer:
         self.text = (*opened.prompt_ids, *message.committed_ids)
         return opened  # type: ignore[no-any-return]
 
-    async def send_target(self, *token_ids: int, epoch: int = 0, last: bool = False) -> None:
-        frame = DecodingTarget(
-            SESSION, epoch, len(self.text), prefix_of(self.text), token_ids, last
-        )
+    async def send_target(self, *token_ids: int, last: bool = False) -> None:
+        frame = DecodingTarget(SESSION, len(self.text), prefix_of(self.text), token_ids, last)
         self.text += token_ids
         await self.send(frame)
 
@@ -169,11 +179,11 @@ class AggregatorPeer:
         return (await self.call.code()).name, await self.call.details() or ""
 
     async def cancel(self) -> tuple[str, str]:
-        await self.send(Cancel(SESSION, 0, 0, 0))
+        await self.send(Cancel(SESSION, 0, 0))
         return await self.ending()
 
     async def ping(self, nonce: int) -> None:
-        await self.send(Ping(SESSION, 0, 0, 0, nonce=nonce))
+        await self.send(Ping(SESSION, 0, 0, nonce=nonce))
 
 
 @asynccontextmanager

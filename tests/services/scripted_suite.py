@@ -10,24 +10,24 @@ from functools import cache, partial
 
 import grpc
 
-from tandem.backends.context_engine import Distribution
 from tandem.backends.interface import Engine
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.runtime.draft_hook import DraftHook
 from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.cloud_drafts import CloudDraftModel
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import (
     ScriptedEngine,
     ScriptedLayers,
@@ -64,6 +64,7 @@ class Suite:
     front_metrics: Metrics
     memory: TenantMemories | None = None
     cloud_draft: Engine | None = None
+    hook: DraftHook | None = None
 
     async def idle(self, timeout_s: float = IDLE_S) -> None:
         """Until no service holds a request, and the engines no session and no keys and values any
@@ -127,15 +128,15 @@ async def scripted_suite(
     tokenizer: Tokenizer | None = None,
     splits: bool = True,
     memory: MemoryLimits | None = None,
-    learning: LearningPlace | None = None,
+    hook: Callable[[Metrics], DraftHook | None] = lambda metrics: None,
     cloud_draft: Engine | None = None,
     drafts_in_cloud: bool = True,
     target_pass_times: PassTimes | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
-    first layers. `memory`: what the drafter remembers; None: nothing. `learning`: where the draft
-    model learns, if it does. `drafts_in_cloud`: the verifier has a draft model, `cloud_draft` or a
+    first layers. `memory`: what the drafter remembers; None: nothing. `hook`: of the
+    drafter. `drafts_in_cloud`: the verifier has a draft model, `cloud_draft` or a
     scripted one."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
@@ -163,6 +164,7 @@ async def scripted_suite(
             layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
             split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
             remembered = TenantMemories.of(memory, draft)
+            hooked = hook(edge)
             servicing = DrafterServicer(
                 draft,
                 tokenizer,
@@ -171,7 +173,7 @@ async def scripted_suite(
                 edge,
                 split=split,
                 memory=remembered,
-                learning=learning,
+                hook=hooked,
             )
             running.append(drafter := await started(servicing))
             settings = settings or default_settings()
@@ -181,7 +183,16 @@ async def scripted_suite(
             async with AggregatorClient(aggregator.target) as client:
                 services = (verifier, drafter, aggregator, servicer)
                 yield Suite(
-                    *services, target, draft, client, cloud, edge, front, remembered, cloud_draft
+                    *services,
+                    target,
+                    draft,
+                    client,
+                    cloud,
+                    edge,
+                    front,
+                    remembered,
+                    cloud_draft,
+                    hooked,
                 )
         finally:  # whatever began, or a server that nobody stops holds up the process's end
             for each in reversed(running):

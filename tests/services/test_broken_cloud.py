@@ -28,14 +28,11 @@ HUGE = 2**32 - 1
 Change = Callable[[pb.VerifyResponse], object]
 
 
-def verdicts(change: Change) -> Callable[[pb.VerifyResponse], bytes | None]:
-    """Tamper with verdicts only."""
-    return _changed("verdict", change)
+def committed(change: Change) -> Callable[[pb.VerifyResponse], bytes | None]:
+    """Tamper only with what is committed."""
 
-
-def _changed(kind: str, change: Change) -> Callable[[pb.VerifyResponse], bytes | None]:
     def tamper(answer: pb.VerifyResponse) -> bytes | None:
-        if answer.WhichOneof("message") != kind:
+        if answer.WhichOneof("message") != "committed":
             return None
         before = answer.SerializeToString()
         change(answer)
@@ -46,20 +43,20 @@ def _changed(kind: str, change: Change) -> Callable[[pb.VerifyResponse], bytes |
 
 
 def sparse(change: Callable[[pb.SparsePayload], object]) -> Change:
-    def of_verdict(answer: pb.VerifyResponse) -> None:
-        if answer.verdict.HasField("sparse"):
-            change(answer.verdict.sparse)
+    def of_committed(answer: pb.VerifyResponse) -> None:
+        if answer.committed.HasField("sparse"):
+            change(answer.committed.sparse)
 
-    return of_verdict
+    return of_committed
 
 
 def probs(change: Callable[[bytes], bytes]) -> Change:
-    def of_verdict(answer: pb.VerifyResponse) -> None:
-        if answer.verdict.HasField("full_distribution"):
-            whole = answer.verdict.full_distribution
+    def of_committed(answer: pb.VerifyResponse) -> None:
+        if answer.committed.HasField("full_distribution"):
+            whole = answer.committed.full_distribution
             whole.probabilities = change(whole.probabilities)
 
-    return of_verdict
+    return of_committed
 
 
 def swap(answer: pb.SparsePayload) -> None:
@@ -79,8 +76,8 @@ def put(name: str, index: int, value: float) -> Callable[[pb.SparsePayload], Non
 
 def token(token_id: int) -> Change:
     def change(answer: pb.VerifyResponse) -> None:
-        if answer.verdict.WhichOneof("outcome") == "token_id":
-            answer.verdict.token_id = token_id
+        if answer.committed.token_ids:
+            answer.committed.token_ids[-1] = token_id
 
     return change
 
@@ -89,22 +86,23 @@ def set_head(name: str, change: Callable[[int], int]) -> Change:
     return lambda answer: setattr(answer, name, change(getattr(answer, name)))
 
 
-def set_verdict(name: str, value: object) -> Change:
-    return lambda answer: setattr(answer.verdict, name, value)
+def set_committed(name: str, value: object) -> Change:
+    return lambda answer: setattr(answer.committed, name, value)
 
 
 def work(name: str, seconds: float) -> Change:
-    return lambda answer: setattr(answer.verdict.work, name, seconds)
+    return lambda answer: setattr(answer.committed.work, name, seconds)
 
 
 def other_kind(answer: pb.VerifyResponse) -> None:
-    if answer.verdict.HasField("sparse"):
-        answer.verdict.token_id = 1
+    if answer.committed.HasField("sparse"):
+        answer.committed.ClearField("draw_from")
+        answer.committed.token_ids.append(1)
 
 
 def no_outcome(answer: pb.VerifyResponse) -> None:
-    if answer.verdict.rejected:
-        answer.verdict.ClearField("outcome")
+    if answer.committed.HasField("sparse"):
+        answer.committed.ClearField("draw_from")
 
 
 def unwanted_probs(answer: pb.VerifyResponse) -> None:
@@ -113,41 +111,40 @@ def unwanted_probs(answer: pb.VerifyResponse) -> None:
 
 NAN = b"\x00\x00\xc0\x7f"
 LIES = {
-    "unsorted": ("dssd", verdicts(sparse(swap))),
-    "repeated": ("dssd", verdicts(sparse(repeat))),
-    "id V": ("dssd", verdicts(sparse(put("ids", -1, VOCABULARY)))),
-    "id 2**32-1": ("dssd", verdicts(sparse(put("ids", -1, HUGE)))),
-    "tail id V": ("dssd", verdicts(sparse(put("tail_ids", 0, VOCABULARY)))),
-    "probability NaN": ("dssd", verdicts(sparse(put("probabilities", 0, math.nan)))),
-    "probability -1": ("dssd", verdicts(sparse(put("probabilities", 0, -1.0)))),
-    "probability 2": ("dssd", verdicts(sparse(put("probabilities", 0, 2.0)))),
-    "one too few": ("dssd", verdicts(sparse(lambda answer: answer.probabilities.pop()))),
-    "tail NaN": ("dssd", verdicts(sparse(lambda answer: setattr(answer, "tail_mass", math.nan)))),
-    "other kind": ("dssd", verdicts(other_kind)),
-    "no outcome": ("dssd", verdicts(no_outcome)),
-    "distribution NaN": ("dssd-full", verdicts(probs(lambda raw: NAN + raw[4:]))),
-    "distribution short": ("dssd-full", verdicts(probs(lambda raw: raw[:-4]))),
-    "distribution halved": ("dssd-full", verdicts(probs(lambda raw: raw[: len(raw) // 2] * 2))),
-    "token V": ("coupled", verdicts(token(VOCABULARY))),
-    "token 2**32-1": ("coupled", verdicts(token(HUGE))),
+    "unsorted": ("dssd", committed(sparse(swap))),
+    "repeated": ("dssd", committed(sparse(repeat))),
+    "id V": ("dssd", committed(sparse(put("ids", -1, VOCABULARY)))),
+    "id 2**32-1": ("dssd", committed(sparse(put("ids", -1, HUGE)))),
+    "tail id V": ("dssd", committed(sparse(put("tail_ids", 0, VOCABULARY)))),
+    "probability NaN": ("dssd", committed(sparse(put("probabilities", 0, math.nan)))),
+    "probability -1": ("dssd", committed(sparse(put("probabilities", 0, -1.0)))),
+    "probability 2": ("dssd", committed(sparse(put("probabilities", 0, 2.0)))),
+    "one too few": ("dssd", committed(sparse(lambda answer: answer.probabilities.pop()))),
+    "tail NaN": ("dssd", committed(sparse(lambda answer: setattr(answer, "tail_mass", math.nan)))),
+    "other kind": ("dssd", committed(other_kind)),
+    "no outcome": ("dssd", committed(no_outcome)),
+    "distribution NaN": ("dssd-full", committed(probs(lambda raw: NAN + raw[4:]))),
+    "distribution short": ("dssd-full", committed(probs(lambda raw: raw[:-4]))),
+    "distribution halved": ("dssd-full", committed(probs(lambda raw: raw[: len(raw) // 2] * 2))),
+    "token V": ("coupled", committed(token(VOCABULARY))),
+    "token 2**32-1": ("coupled", committed(token(HUGE))),
     "decoded token V": (
         "ar",
-        _changed("tokens", lambda answer: answer.tokens.token_ids.append(VOCABULARY)),
+        committed(lambda answer: answer.committed.token_ids.append(VOCABULARY)),
     ),
-    "accepted too many": ("coupled", verdicts(set_verdict("accepted", 9))),
-    "accepted 2**32-1": ("coupled", verdicts(set_verdict("accepted", HUGE))),
-    "other prefix": ("coupled", verdicts(set_head("prefix", lambda prefix: prefix ^ 1))),
-    "other session": ("coupled", verdicts(set_head("session", lambda number: number ^ 1))),
-    "epoch ahead": ("coupled", verdicts(set_head("epoch", lambda epoch: epoch + 1))),
-    "base ahead": ("coupled", verdicts(set_head("base", lambda base: base + 1))),
-    "base behind": ("coupled", verdicts(set_head("base", lambda base: base - 1))),
-    "duration NaN": ("coupled", verdicts(work("verify_s", math.nan))),
-    "duration -1": ("coupled", verdicts(work("queue_s", -1.0))),
-    "distribution not asked for": ("dssd", verdicts(unwanted_probs)),
-    "no message": ("coupled", verdicts(lambda answer: answer.ClearField("verdict"))),
+    "accepted too many": ("coupled", committed(set_committed("accepted", 9))),
+    "accepted 2**32-1": ("coupled", committed(set_committed("accepted", HUGE))),
+    "other prefix": ("coupled", committed(set_head("prefix", lambda prefix: prefix ^ 1))),
+    "other session": ("coupled", committed(set_head("session", lambda number: number ^ 1))),
+    "base ahead": ("coupled", committed(set_head("base", lambda base: base + 1))),
+    "base behind": ("coupled", committed(set_head("base", lambda base: base - 1))),
+    "duration NaN": ("coupled", committed(work("verify_s", math.nan))),
+    "duration -1": ("coupled", committed(work("queue_s", -1.0))),
+    "distribution not asked for": ("dssd", committed(unwanted_probs)),
+    "no message": ("coupled", committed(lambda answer: answer.ClearField("committed"))),
     "garbage": (
         "coupled",
-        lambda answer: b"\xff" * 20 if answer.HasField("verdict") else None,
+        lambda answer: b"\xff" * 20 if answer.HasField("committed") else None,
     ),
 }
 
@@ -238,7 +235,7 @@ async def test_a_cloud_s_refusal_is_handed_on(code: str) -> None:
 
 async def test_a_cloud_that_exaggerates_its_work_harms_nothing() -> None:
     cloud = TamperingCloud(
-        verdicts(lambda answer: setattr(answer.verdict.work, "target_passes", HUGE))
+        committed(lambda answer: setattr(answer.committed.work, "target_passes", HUGE))
     )
     async with scripted_suite(path=cloud.before) as suite:
         generated = await suite.client.generate(request("coupled"))

@@ -171,7 +171,7 @@ async def passes_of(verifier: RunningService, edge: str) -> int:
         await peer.send(frame)
         count = 0
         while count < 40:
-            tokens = (await peer.answer("tokens")).tokens
+            tokens = (await peer.answer("committed")).committed
             count += len(tokens.token_ids)
         await peer.half_close()
         assert (await peer.ending()).code == "OK"

@@ -23,7 +23,7 @@ from tandem_api.common.v1 import sampling_pb2
 WAIT_S = 60.0
 A, B, C = (f"127.0.0.1:{port}" for port in (1, 2, 3))  # where nobody listens
 REPLICAS = "ipv4:127.0.0.1:1,127.0.0.1:2"
-FRAME = 7, 3, 5, 0
+FRAME = 7, 5, 0
 
 
 def clouds_with(*addresses: str) -> Clouds:

@@ -88,7 +88,6 @@ async def test_a_bad_opening_gets_its_exact_status(
     [
         ({"session": 1}, "INVALID_ARGUMENT", "session: 1 is not"),
         ({"base": 99}, "INVALID_ARGUMENT", "base: 99 is not where the committed text ends"),
-        ({"epoch": 3}, "INVALID_ARGUMENT", "epoch: 3 is ahead"),
         ({"prefix_hash": 1}, "DATA_LOSS", "prefix: the two ends differ before position 6"),
         ({"token_ids": (64,)}, "INVALID_ARGUMENT", "token_ids: [0] = 64"),
         ({"token_ids": (1,) * 31}, "INVALID_ARGUMENT", "token_ids: more than max_tokens"),
@@ -105,7 +104,7 @@ async def test_a_bad_frame_ends_its_own_session_only(
     ):
         await bystander.open(message)
         await peer.open(message)
-        known = {"session": SESSION, "epoch": 0, "base": 6, "prefix_hash": prefix_of(peer.text)}
+        known = {"session": SESSION, "base": 6, "prefix_hash": prefix_of(peer.text)}
         await peer.send(DecodingTarget(**{**known, "token_ids": (5,), **changes}))
         found = await peer.ending()
         assert (found[0], found[1][: len(reason)]) == (code, reason)

@@ -85,7 +85,7 @@ async def test_a_verdict_leaves_the_engine_thread_while_the_pass_runs() -> None:
     rule = GumbelCouplingRule(1)
     payloads = TokenPayload(rule, SeededRandom(0))
     judge = Judge(3, chain_steps([Proposal((4,))]), rule, payloads, EOS, 99)
-    early = EarlyJudge(Frame(1, 0, 3, 0), (0,), judge)
+    early = EarlyJudge(Frame(1, 3, 0), (0,), judge)
     heard: list[EarlyVerdict] = []
 
     def hear(verdict: EarlyVerdict) -> None:

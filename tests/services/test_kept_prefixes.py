@@ -14,7 +14,6 @@ import grpc
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import KV_BLOCK, Engine, ForwardRequest, Logits, PrefixTotals
 from tandem.backends.torch.loading import load_engine
 from tandem.core.sharing import parse_sharing
@@ -27,6 +26,7 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.context_engine import ContextSession
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2_grpc
@@ -101,7 +101,7 @@ class Verifier:
             )
             await call.write(frame)
             opened, first = (await call.read()).opened, await call.read()
-            yield opened.cached_tokens, tuple(first.tokens.token_ids)
+            yield opened.cached_tokens, tuple(first.committed.token_ids)
             await call.write(control("cancel", after=(*prompt, *committed)))
             await call.done_writing()
             # A stream that is torn off ends before what it leaves is kept; and the status comes

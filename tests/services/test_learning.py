@@ -14,24 +14,23 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tandem.backends.context_engine import ContextEngine
 from tandem.backends.interface import Engine
-from tandem.backends.torch import adapter_training
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.learning import schedule
-from tandem.learning.replay import ReplayStore
-from tandem.learning.tenant_folders import tenant_folders
-from tandem.learning.versions import TEXTS, read_state
-from tandem.services.drafter.learning import LearningPlace
-from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.learning.drafter import DraftLearning
+from tandem.learning.replay_buffer import ReplayBuffer
+from tandem.learning.store import TEXTS, read_state, tenant_folders
+from tandem.learning.torch import training
 from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
-from tandem.testing.scripted import ScriptedTokenizer, scripted_probs
+from tandem.testing.context_engine import ContextEngine
+from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, draft_engine, scripted_suite
+from tests.services.scripted_suite import Path as Link
 from tests.services.test_kept_prefixes import tiny_model
 from tests.services.test_other_versions import older, path_of
 
@@ -59,10 +58,26 @@ def target(draft: Engine) -> Engine:
 
 
 @asynccontextmanager
-async def learning_suite(draft: Engine, folder: Path | None) -> AsyncIterator[Suite]:
-    place = None if folder is None else LearningPlace(folder, 2**20, "tiny", idle_s=0.0)
-    async with scripted_suite(target=target(draft), draft=draft, learning=place) as suite:
+async def learning_suite(
+    draft: Engine, folder: Path | None, top_logprobs: int = 0, path: Link | None = None
+) -> AsyncIterator[Suite]:
+    """A suite whose drafter learns in `folder`; None: not at all."""
+
+    def hook(metrics: Metrics) -> DraftLearning | None:
+        return None if folder is None else learning(draft, metrics, folder, top_logprobs)
+
+    async with scripted_suite(target=target(draft), draft=draft, hook=hook, path=path) as suite:
         yield suite
+
+
+def learning(draft: Engine, metrics: Metrics, folder: Path, top_logprobs: int = 0) -> DraftLearning:
+    return DraftLearning(
+        *(draft, metrics, folder),
+        max_bytes=2**20,
+        model_hash="tiny",
+        idle_s=0.0,
+        top_logprobs=top_logprobs,
+    )
 
 
 async def ask(
@@ -84,12 +99,9 @@ async def ask(
 
 
 async def learned(suite: Suite) -> None:
-    servicer = suite.drafter.service
-    assert isinstance(servicer, DrafterServicer)
-    learner = servicer.learner
-    assert learner is not None
+    assert isinstance(suite.hook, DraftLearning)
     await suite.idle()
-    await asyncio.wait_for(learner.settled(), 60)
+    await asyncio.wait_for(suite.hook.settled(), 60)
 
 
 def texts(answers: Sequence[Generated]) -> list[tuple[int, ...]]:
@@ -115,9 +127,9 @@ async def test_answers_stay_and_acceptance_rises(
     draft: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A tiny model that knows nothing learns with larger steps, and more of them.
-    monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
-    monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 32)
-    monkeypatch.setattr(schedule, "PASSES", 4)
+    monkeypatch.setattr(training, "LEARNING_RATE", 4e-3)
+    monkeypatch.setattr(training, "BATCH_TOKENS", 32)
+    monkeypatch.setattr(schedule, "EPOCHS", 4)
     later = range(1000, 1000 + TOLD)
     async with learning_suite(draft, None) as suite:
         frozen = await ask(suite, later)
@@ -130,15 +142,15 @@ async def test_answers_stay_and_acceptance_rises(
         (folder,) = tenant_folders(tmp_path)
         state = read_state(folder)
         assert state is not None
-        assert state.version is not None
-        kept = ReplayStore(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
-        told = [text for text in kept if text.known_probs]
+        assert state.used
+        kept = ReplayBuffer(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
+        told = [text for text in kept if text.target_probs]
         assert len(told) > QUESTIONS / 2, "rejections tell of the target's distribution"
         assert {text.seed is None for text in told} == {True}, "no noise couples these"
         for text in told:
-            for index, known in text.known_probs.items():
+            for index, known in text.target_probs.items():
                 place = np.flatnonzero(known.ids == text.token_ids[index])
-                assert (known.rest[place] > 0).all(), "what took the rejected draft's place"
+                assert (known.residual[place] > 0).all(), "what took the rejected draft's place"
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
         before, adapted_hits = [await prefix_hits(suite, draft) for _ in range(2)]
@@ -158,9 +170,9 @@ async def test_an_adapter_of_huge_numbers_is_set_aside_and_fails_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its logits are NaN: `dssd` answered with 400."""
-    monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
-    monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 32)
-    monkeypatch.setattr(schedule, "PASSES", 4)
+    monkeypatch.setattr(training, "LEARNING_RATE", 4e-3)
+    monkeypatch.setattr(training, "BATCH_TOKENS", 32)
+    monkeypatch.setattr(schedule, "EPOCHS", 4)
     later = range(1000, 1000 + TOLD)
     async with learning_suite(draft, None) as suite:
         frozen = await ask(suite, later)
@@ -185,14 +197,7 @@ async def test_an_adapter_of_huge_numbers_is_set_aside_and_fails_no_answer(
 
 def test_a_draft_that_cannot_learn_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"learn: .*engine torch"):
-        DrafterServicer(
-            draft_engine(),
-            ScriptedTokenizer(VOCABULARY),
-            "127.0.0.1:1",
-            DrafterLimits(),
-            Metrics(new_registry(), "device"),
-            learning=LearningPlace(tmp_path, 2**20, "scripted"),
-        )
+        learning(draft_engine(), Metrics(new_registry(), "device"), tmp_path)
 
 
 async def test_an_answer_that_is_not_to_be_kept_is_not_learned_from(
@@ -214,7 +219,7 @@ async def test_an_answer_that_is_not_to_be_kept_is_not_learned_from(
 
 def kept_texts(folder: Path, draft: Engine) -> int:
     stores = (
-        ReplayStore(tenant / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY)
+        ReplayBuffer(tenant / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY)
         for tenant in tenant_folders(folder)
     )
     return sum(len(store.read()) for store in stores)
@@ -223,13 +228,12 @@ def kept_texts(folder: Path, draft: Engine) -> int:
 async def test_what_the_cloud_tells_of_each_token_is_learned_from_and_not_handed_on(
     draft: Engine, tmp_path: Path
 ) -> None:
-    place = LearningPlace(tmp_path, 2**20, "tiny", idle_s=0.0, top_logprobs=3)
     asked = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
     greedy = replace(asked, sampling=SamplingParams(temperature=0.0))
     wanted = replace(asked, logprobs=True, top_logprobs=2)
     async with learning_suite(draft, None) as suite:
         plain = await suite.client.generate(GenerationRequest("a question", "coupled", asked))
-    async with scripted_suite(target=target(draft), draft=draft, learning=place) as suite:
+    async with learning_suite(draft, tmp_path, top_logprobs=3) as suite:
         answers = [
             await suite.client.generate(GenerationRequest("a question", preset, params))
             for preset, params in (
@@ -246,12 +250,12 @@ async def test_what_the_cloud_tells_of_each_token_is_learned_from_and_not_handed
     assert len(likely.logprobs) == TOKENS
     assert {len(top) for top in likely.top_logprobs} == {2}
     (folder,) = tenant_folders(tmp_path)
-    kept = ReplayStore(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
+    kept = ReplayBuffer(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
     assert [text.has_all_probs for text in kept] == [True, True, False, True]
-    sizes = [{len(known.ids) for known in text.known_probs.values()} for text in kept]
+    sizes = [{len(known.ids) for known in text.target_probs.values()} for text in kept]
     assert sizes == [{3}, {3}, set(), {2}]
     said = np.asarray(scripted_probs(4, VOCABULARY, order=0, sharpness=25.0)(()))
-    for known in kept[0].known_probs.values():
+    for known in kept[0].target_probs.values():
         assert known.ids.tolist() == np.argsort(-said)[:3].tolist()
         assert known.probs == pytest.approx(said[known.ids], rel=1e-4)
 
@@ -259,9 +263,8 @@ async def test_what_the_cloud_tells_of_each_token_is_learned_from_and_not_handed
 async def test_a_caller_whose_texts_are_not_kept_costs_the_link_nothing_more(
     draft: Engine, tmp_path: Path
 ) -> None:
-    place = LearningPlace(tmp_path, 2**20, "tiny", idle_s=0.0, top_logprobs=8)
     params = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
-    async with scripted_suite(target=target(draft), draft=draft, learning=place) as suite:
+    async with learning_suite(draft, tmp_path, top_logprobs=8) as suite:
         answers = [
             await suite.client.generate(
                 GenerationRequest("a question", "coupled", params, no_memory=no_memory)
@@ -275,14 +278,12 @@ async def test_a_caller_whose_texts_are_not_kept_costs_the_link_nothing_more(
 async def test_a_cloud_of_an_older_release_that_tells_nothing_will_do(
     draft: Engine, tmp_path: Path
 ) -> None:
-    place = LearningPlace(tmp_path, 2**20, "tiny", idle_s=0.0, top_logprobs=3)
     params = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
     request = GenerationRequest("a question", "coupled", params)
     async with learning_suite(draft, None) as suite:
         plain = await suite.client.generate(request)
-    async with scripted_suite(
-        target=target(draft), draft=draft, learning=place, path=path_of(older, [])
-    ) as suite:
+    older_cloud = path_of(older, [])
+    async with learning_suite(draft, tmp_path, top_logprobs=3, path=older_cloud) as suite:
         answer = await suite.client.generate(request)
         await learned(suite)
     assert texts([answer]) == texts([plain])

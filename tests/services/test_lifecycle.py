@@ -217,7 +217,7 @@ async def test_a_long_pass_silences_nobody() -> None:
             assert (await busy.answer("pong")).pong.nonce == 6
             engine.gate.set()
             await new.send(dssd_draft(1, 2))
-            await new.answer("verdict")
+            await new.answer("committed")
         await suite.idle()
 
 

@@ -34,10 +34,9 @@ Change = Callable[[Any], None]
 
 SINCE: dict[str, tuple[str, ...]] = {
     "open": ("exit_order", "exits", "with_replacement"),
-    "draft": ("hold",),
+    "drafts": ("hold",),
     "opened": ("exits", "processes", "processes_thinking", "tells_prompt_logprobs"),
-    "verdict": ("path", "logprobs", "top_logprobs"),
-    "tokens": ("logprobs", "top_logprobs"),
+    "committed": ("path", "logprobs", "top_logprobs"),
 }
 """Fields that came after the first form of their messages: what an older peer leaves out."""
 
@@ -47,7 +46,7 @@ def older(frame: Any) -> None:
     kind = frame.WhichOneof("message")
     for field in SINCE.get(kind, ()):
         getattr(frame, kind).ClearField(field)
-    if kind in ("verdict", "tokens"):
+    if kind == "committed":
         getattr(frame, kind).work.ClearField("drafts")
 
 
@@ -127,7 +126,7 @@ async def test_the_text_is_the_same_with_a_peer_of_another_version(change: Chang
             assert answer.token_ids == token_ids
             assert answer.summary is not None
             assert answer.summary.resumes == 0, "no frame was refused"
-    assert {"open", "draft", "opened", "verdict"} <= set(seen)
+    assert {"open", "drafts", "opened", "committed"} <= set(seen)
 
 
 @pytest.mark.parametrize(

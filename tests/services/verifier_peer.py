@@ -21,7 +21,7 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from tests.services.scripted_suite import VOCABULARY, target_engine
 
-HEAD = ("session", "epoch", "base", "prefix")
+HEAD = ("session", "base", "prefix")
 SESSION = 7
 PROMPT = (1, 2, 3)
 TIMEOUT_S = 60.0
@@ -56,7 +56,6 @@ def opening(
     known = (*prompt_ids, *committed_ids)
     message = Open(
         SESSION,
-        0,
         len(known),
         prefix_of(known),
         vocabulary_hash=target_engine().vocabulary_hash,
@@ -89,7 +88,6 @@ def draft(
     token_ids: Iterable[int],
     *,
     after: tuple[int, ...] = PROMPT,
-    epoch: int = 0,
     probabilities: Iterable[float] | None = None,
     distributions: bytes | None = None,
     sparse_probs: Iterable[bytes] = (),
@@ -97,15 +95,13 @@ def draft(
     **changes: Any,
 ) -> pb.VerifyRequest:
     """A whole chunk after the token ids `after`; `changes` are fields of the frame."""
-    frame = pb.VerifyRequest(
-        session=SESSION, epoch=epoch, base=len(after), prefix=prefix_of(after), **changes
-    )
-    frame.draft.token_ids.extend(token_ids)
-    frame.draft.end_of_chunk = True
-    frame.draft.probabilities.extend(probabilities or ())
-    frame.draft.distributions = distributions or b""
-    frame.draft.sparse_probs.extend(sparse_probs)
-    frame.draft.parents.extend(parents)
+    frame = pb.VerifyRequest(session=SESSION, base=len(after), prefix=prefix_of(after), **changes)
+    frame.drafts.token_ids.extend(token_ids)
+    frame.drafts.end_of_chunk = True
+    frame.drafts.probabilities.extend(probabilities or ())
+    frame.drafts.distributions = distributions or b""
+    frame.drafts.sparse_probs.extend(sparse_probs)
+    frame.drafts.parents.extend(parents)
     return frame
 
 

@@ -10,10 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from lab.simulation.simulated_drafts import ProbsOf
-from lab.simulation.simulator import ModelTimes, SimulationResult, simulate
-from lab.simulation.virtual_time import Faults
-from tandem.backends.context_engine import Distribution
 from tandem.core.acceptance import residual
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation, probs_from_logits
 from tandem.core.randomness import Purpose, RandomSource
@@ -23,7 +19,12 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import noisy_probs, scripted_probs
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulated_drafts import ProbsOf
+from tandem.testing.simulation.simulator import SimulationResult, simulate
+from tandem.testing.simulation.virtual_time import Faults
 from tests.chi_squared import assert_fits
 
 TokenIds = tuple[int, ...]
@@ -41,8 +42,6 @@ class ModelPair:
     target_probs: ProbsOf
     sampling: SamplingParams
     exit_distributions: tuple[ProbsOf, ...] = ()
-    cloud_draft_probs: ProbsOf | None = None
-    """Of a draft model in the cloud; None: it is the edge's."""
 
 
 def model_pair(

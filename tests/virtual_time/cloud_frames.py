@@ -8,14 +8,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import (
-    CloudMessage,
-    Draft,
-    EdgeMessage,
-    GenerationParams,
-    Open,
-    Work,
-)
+from tandem.specdec.messages import CloudMessage, Drafts, EdgeMessage, GenerationParams, Open, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import ModelPair, opposed_pair, preset
 from tests.virtual_time.lockstep import VOCABULARY_HASH, judgement_for, model_for
@@ -45,7 +38,6 @@ def opening(chosen: Preset, **changes: Any) -> Open:
     return replace(
         Open(
             session=7,
-            epoch=0,
             base=2,
             prefix_hash=committed.prefix,
             vocabulary_hash=VOCABULARY_HASH,
@@ -76,12 +68,10 @@ def pass_of(cloud: CloudMachine, models: ModelPair = MODELS) -> list[CloudMessag
 
 def draft_after(
     cloud: CloudMachine, token_ids: tuple[int, ...], pending: tuple[int, ...] = (), **changes: Any
-) -> Draft:
+) -> Drafts:
     """A draft that follows the committed text and what is pending."""
     base = len(cloud.committed) + len(pending)
-    draft = Draft(
-        7, cloud.epoch, base, cloud.committed.prefix_with(pending), token_ids, end_of_chunk=True
-    )
+    draft = Drafts(7, base, cloud.committed.prefix_with(pending), token_ids, end_of_chunk=True)
     return replace(draft, **changes)
 
 

@@ -10,7 +10,7 @@ from tandem.specdec.choices import Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import Tokens, Verdict
+from tandem.specdec.messages import Committed, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import TokenIds, opposed_pair, preset, scheduled
 from tests.virtual_time.lockstep import request_for
@@ -66,34 +66,34 @@ def sent(outputs: list[EdgeOutput]) -> list[Any]:
 
 def verdict_of(
     edge: EdgeMachine, accepted: int, rejected: bool = False, outcome: Any = None
-) -> Verdict:
-    """A verdict as an honest cloud would send it now."""
-    tokens = edge.drafts_in_flight[:accepted]
-    if isinstance(outcome, int):
-        tokens += (outcome,)
-    return Verdict(
+) -> Committed:
+    """What an honest cloud would commit now that it has judged drafts; `outcome`: the token after
+    the accepted ones, or what to draw it from."""
+    token_ids = (outcome,) if isinstance(outcome, int) else ()
+    tokens = (*edge.drafts_in_flight[:accepted], *token_ids)
+    return Committed(
         edge.request.session,
-        edge.epoch + rejected,
         len(edge.committed),
         edge.committed.prefix_with(tokens),
         accepted,
-        rejected,
-        outcome,
+        token_ids,
+        Work(drafts=accepted + rejected),
+        draw_from=None if isinstance(outcome, int) else outcome,
     )
 
 
-def tokens_of(edge: EdgeMachine, *token_ids: int) -> Tokens:
-    return Tokens(
+def tokens_of(edge: EdgeMachine, *token_ids: int) -> Committed:
+    """Tokens that the cloud made without drafts of the edge."""
+    return Committed(
         edge.request.session,
-        edge.epoch,
         len(edge.committed),
         edge.committed.prefix_with(token_ids),
         token_ids=token_ids,
     )
 
 
-def frame_of(edge: EdgeMachine) -> tuple[int, int, int, int]:
-    return (edge.request.session, edge.epoch, len(edge.committed), edge.committed.prefix)
+def frame_of(edge: EdgeMachine) -> tuple[int, int, int]:
+    return (edge.request.session, len(edge.committed), edge.committed.prefix)
 
 
 NOTHING = np.array([], dtype=np.int64)

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from lab.simulation.simulated_cloud_drafts import draw
+from tandem.core.ngram_index import NgramIndex
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
@@ -36,12 +36,13 @@ from tandem.specdec.messages import (
     Open,
     Work,
 )
+from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
-from tandem.specdec.recalled_text import RecallTally, Recollection
-from tandem.specdec.text_drafts import TextDrafts
-from tandem.specdec.text_memory import Block, TextMemory
+from tandem.specdec.proposers import TextDrafts
+from tandem.specdec.text_memory import TextMemory
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
+from tandem.testing.simulation.simulated_cloud_drafts import draw
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"
@@ -73,29 +74,27 @@ def request_for(
         preset=replace(chosen, recalls=True) if remembered else chosen,
         eos_token_ids=ends,
         predicted=None if predicted is None else PredictedText(predicted, size),
-        memory=recollection_of(prompt_ids, size, remembered) if remembered else None,
+        memory=texts_for(prompt_ids, size, remembered) if remembered else None,
     )
 
 
-def recollection_of(
-    prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]
-) -> Recollection:
+def texts_for(prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]) -> NgramTexts:
     """What an answer may be drafted from after these texts, which were always right so far."""
-    blocks, tally = _remembered(tuple(texts))
-    return Recollection.of(prompt_ids, vocabulary_size, blocks, deepcopy(tally))
+    earlier, hit_rates = _remembered(tuple(texts))
+    return NgramTexts.of(prompt_ids, vocabulary_size, earlier, deepcopy(hit_rates))
 
 
 @cache
-def _remembered(texts: tuple[TokenIds, ...]) -> tuple[tuple[Block, ...], RecallTally]:
-    """The same for every path through the random choices; an answer changes the tally alone."""
+def _remembered(texts: tuple[TokenIds, ...]) -> tuple[NgramIndex, HitRates]:
+    """The same for every path through the random choices; an answer changes the rates alone."""
     memory = TextMemory(quota=10_000)
-    tally = RecallTally()
+    hit_rates = HitRates()
     for text in texts:
         memory.learn(text, ())
         for _ in range(50):
-            tally.add(3, 1.0, True)
-            tally.add(5, 1.0, True)
-    return memory.blocks, tally
+            hit_rates.add(3, 1.0, True)
+            hit_rates.add(5, 1.0, True)
+    return memory.index, hit_rates
 
 
 def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudModel:
@@ -126,15 +125,14 @@ def contexts_of(cloud: CloudMachine, work: VerifyTask) -> list[TokenIds]:
 
 
 def cloud_drafts(models: ModelPair, cloud: CloudMachine, task: DraftTask) -> list[Drafted]:
-    """What a draft model of the cloud itself makes of a task."""
+    """What the draft model makes of a task of the cloud itself."""
     if not task.count:
         return []
     context = (*cloud.committed.since(0)[: task.keep], *task.token_ids)
     assert context == cloud.committed.since(0), "the draft KV holds the text"
-    probs_of = models.cloud_draft_probs or models.draft_probs
     drafts: list[Drafted] = []
     while len(drafts) < task.count:
-        drafts.append(draw(cloud, probs_of, context))
+        drafts.append(draw(cloud, models.draft_probs, context))
         if drafts[-1].token_id in task.ends:
             break
         context = (*context, drafts[-1].token_id)
@@ -277,6 +275,10 @@ class Lockstep:
     def _draft(self) -> None:
         for job in [job for job in self._drafting if job.due_turn <= self._turn]:
             self._hand_over(job)
+        self._draft_on()
+
+    def _draft_on(self) -> None:
+        """Begin the tasks that are due at the edge."""
         while (work := self.edge.work(0.0)) is not None:
             self._drafting.append(_Drafting(work, self._drafts(work), self._turn, self._pace.draft))
         while (task := self.edge.layers_work()) is not None:
@@ -373,12 +375,16 @@ class Lockstep:
             verification = self._judging[1]
             self._judging = None
             self._send_down(self.cloud.complete(verification, Work(verify_s=0.01)))
-        self._draft_in_cloud(self.cloud)
-        work = self.cloud.work()
+        self._begin_pass(self.cloud)
+
+    def _begin_pass(self, cloud: CloudMachine) -> None:
+        """Begin what is due in the cloud."""
+        self._draft_in_cloud(cloud)
+        work = cloud.work()
         if work:
-            verification = judgement_for(self._models, self.cloud, work)
+            verification = judgement_for(self._models, cloud, work)
             self._judging = (self._turn + self._pace.judge, verification)
-            self._speaking = self._early_verdicts(self.cloud, work)
+            self._speaking = self._early_verdicts(cloud, work)
 
     def _draft_in_cloud(self, cloud: CloudMachine) -> None:
         """Go on with what the cloud drafts itself. Computing a text takes no turn."""
@@ -429,7 +435,7 @@ class Lockstep:
             memory = None
             if texts := self._remembered_in_cloud:
                 size = message.vocabulary_size
-                memory = recollection_of(message.prompt_ids, size, texts)
+                memory = texts_for(message.prompt_ids, size, texts)
             self.cloud = CloudMachine(message, self._model, self._rng, memory=memory)
             self._send_down([self.cloud.opened()])
             return

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.simulation.virtual_time import Faults
 from tandem.core.probs import Array, Truncation, most_likely
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.randomness import RandomSource
 from tandem.netem.link_model import link_from
+from tandem.testing.simulation.virtual_time import Faults
 from tandem.two_sided.protocol import draft_head
 from tandem.two_sided.protocol.mixture import (
     Aggregated,
@@ -37,7 +37,7 @@ from tests.composed_presets import composed
 from tests.exact import fractions, outcome_probs
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import assert_sample, faults_of
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
+from tests.virtual_time.exact_models import NumberPerDecision
 from tests.virtual_time.two_sides import (
     Answer,
     Documents,

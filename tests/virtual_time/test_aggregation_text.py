@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.virtual_time import Faults
 from tandem.core.processors import Processors
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.testing.simulation.virtual_time import Faults
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Sources
 from tests.composed_presets import composed

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.answer import (
+from tandem.specdec.choices import Acceptance, CloudDrafts
+from tandem.testing.simulation.answer import (
     Conditions,
     Question,
     SimulatedAnswer,
     simulate_answer,
     simulate_answers,
+    tokens_per_s_together,
 )
-from lab.simulation.answer_figures import predicted_tpot_s, tokens_per_s_together
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
-from tandem.specdec.choices import Acceptance, CloudDrafts
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 from tests.virtual_time.cases import preset
 
@@ -122,17 +122,3 @@ def test_auto_is_no_slower_than_the_best_of_a_cloud_without_an_edge(
 
 def test_auto_drafts_nothing_in_a_cloud_without_a_draft_model() -> None:
     assert answer("auto", 0.8, 0.0).stats.cloud_drafted < TOKENS / 10, "by lookup alone"
-
-
-@pytest.mark.parametrize(
-    ("name", "rate", "rtt_s", "off"),
-    [("cloud-draft", 0.8, 0.3, 0.08), ("cloud-draft", 0.05, 0.0, 0.08)]
-    + [("stream", rate, rtt_s, 0.2) for rate, rtt_s in ((0.8, 0.0), (0.6, 0.1))],
-)
-def test_the_time_of_a_token_is_predicted(name: str, rate: float, rtt_s: float, off: float) -> None:
-    choices: dict[str, Any] = {"cloud_drafts": CloudDrafts.MODEL}
-    done = answer(name, rate, rtt_s, **choices)
-    expected = predicted_tpot_s(preset(name, **choices), Conditions(TIMES, rtt_s), 64, [done])
-    assert expected == pytest.approx(done.tpot_s, rel=off)
-    looked_up = preset("cloud-draft", cloud_drafts=CloudDrafts.LOOKUP)
-    assert predicted_tpot_s(looked_up, Conditions(TIMES), 64, [done]) is None

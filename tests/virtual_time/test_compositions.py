@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
-from lab.simulation.virtual_time import Faults
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.netem.link_model import link_from
@@ -20,6 +18,9 @@ from tandem.specdec.choices import (
     Uplink,
 )
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
+from tandem.testing.simulation.virtual_time import Faults
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import ModelPair, faults_of, model_pair, preset, run, scheduled
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tandem.backends.lookup import lookup_probs
+from tandem.core.ngram_index import NgramIndex
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS
 from tests.virtual_time.cases import ModelPair, preset, run
@@ -24,9 +25,13 @@ def repeating() -> ModelPair:
         return probs
 
     sampling = SamplingParams(temperature=0.0)
-    return ModelPair(
-        VOCABULARY, lambda context: lookup_probs(context, VOCABULARY), target_probs, sampling
-    )
+    return ModelPair(VOCABULARY, looked_up, target_probs, sampling)
+
+
+def looked_up(context: tuple[int, ...]) -> np.ndarray:
+    index = NgramIndex((1, 2, 6))
+    index.extend(context)
+    return lookup_probs(index, VOCABULARY)
 
 
 @pytest.mark.parametrize("name", ["coupled", "dsd", "dssd", "stream", "picospec"])

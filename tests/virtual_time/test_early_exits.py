@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import CloudMessage, EarlyVerdict, Verdict
+from tandem.specdec.messages import CloudMessage, Committed, EarlyVerdict
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,
@@ -160,10 +161,10 @@ def test_every_exit_says_what_the_verdict_will_say_if_its_distributions_are_the_
         for message in said:
             if isinstance(message, EarlyVerdict):
                 early.append(message)
-            elif isinstance(message, Verdict):
+            elif isinstance(message, Committed):
                 for guess in early:
-                    assert (guess.accepted, guess.rejected) == (message.accepted, message.rejected)
-                    assert guess.outcome == message.outcome
+                    assert (guess.accepted, guess.rejected) == (message.accepted, message.refuses)
+                    assert (guess.outcome,) == message.token_ids
                 early.clear()
         assert sum(isinstance(message, EarlyVerdict) for message in said) >= 2
 

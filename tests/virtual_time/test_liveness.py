@@ -5,13 +5,16 @@ from itertools import takewhile
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
-from lab.simulation.virtual_time import Faults
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, Schedule
+from tandem.specdec.cloud import PendingDrafts
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.messages import Drafts
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
+from tandem.testing.simulation.virtual_time import Faults
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, run, scheduled
 
@@ -72,6 +75,35 @@ def test_a_dead_cloud_is_noticed_in_time(method: str, cut_at_s: float) -> None:
     assert result.stats.links_lost >= 1
     assert TIMES.dead_after_s <= result.stats.loss_noticed_s <= TIMES.dead_after_s + TICK_S
     assert result.token_ids == uncut.token_ids
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize(
+    "method", ["dsd", "dssd", "picospec", "mc-dsd", "pipelined, split", "coupled", "streaming"]
+)
+def test_drafts_that_are_dropped_though_they_are_live_cost_time_and_no_token(
+    method: str, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever made them void: where the cloud goes on alone it catches up, and where both would
+    wait the round is lost after a while, and goes on with a fresh stream."""
+    whole = undisturbed(method)
+    live = PendingDrafts.follows_text
+    seen = 0
+
+    def drops_one(drafts: PendingDrafts, frame: Drafts) -> bool:
+        nonlocal seen
+        follows = live(drafts, frame)
+        seen += follows
+        return follows and seen != nth
+
+    monkeypatch.setattr(PendingDrafts, "follows_text", drops_one)
+    result = answer(method, Faults())
+    assert seen > nth
+    assert result.token_ids == whole.token_ids
+    schedule = EVERY[method].schedule
+    lost = result.stats.links_lost
+    assert lost <= (not schedule.decode_when_idle)
+    assert lost or schedule.decode_when_idle or not schedule.stop_and_wait, "void anyway, in time"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Processors
 from tandem.specdec.choices import Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.simulated_drafts import ProbsOf
 from tests.exact import outcome_probs
 from tests.long_runs import LONG
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree
+from tests.virtual_time.exact_models import NumberPerDecision
 from tests.virtual_time.lockstep import Lockstep, Pace
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
 
 PROMPT = (1, 2)
 PROCESSORS = {

@@ -2,13 +2,14 @@
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.choices import Schedule
 from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import DraftTask
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.virtual_time.cases import model_pair, opposed_pair, preset, run, scheduled
 
 GOOD = model_pair(20, sharpness=5.0, noise=0.02)

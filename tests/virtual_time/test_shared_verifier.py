@@ -6,17 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from lab.simulation.answer import Conditions, Question, simulate_answer, simulate_answers
-from lab.simulation.answer_figures import tokens_per_s_together, verified_acceptance
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.control.pass_budget import PassBudget
 from tandem.netem.link_model import shape_from
 from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import Verdict, Work
+from tandem.specdec.messages import Committed, Work
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import (
+    Conditions,
+    Question,
+    simulate_answer,
+    simulate_answers,
+    tokens_per_s_together,
+    verified_acceptance,
+)
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for
@@ -135,12 +141,12 @@ def test_a_pass_that_feeds_no_draft_judges_the_first_all_the_same() -> None:
         assert work is not None
         assert work.drafts == 0
         (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-        assert isinstance(verdict, Verdict)
-        assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, False, None)
+        assert isinstance(verdict, Committed)
+        assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (1, False, ())
         assert cloud.committed.last == expected
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (0, True, right[2])
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (0, True, (right[2],))
     assert cloud.kv_length == len(cloud.committed) - 1
 
 
@@ -153,5 +159,5 @@ def test_a_draft_that_comes_in_a_pass_is_judged_at_its_end() -> None:
     assert work is not None
     cloud.receive(draft_after(cloud, right[1:], right[:1]))
     verdicts = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert [verdict.accepted for verdict in verdicts if isinstance(verdict, Verdict)] == [1, 1]
+    assert [verdict.accepted for verdict in verdicts if isinstance(verdict, Committed)] == [1, 1]
     assert cloud.committed.since(2) == right

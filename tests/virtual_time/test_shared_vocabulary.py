@@ -12,8 +12,8 @@ from tandem.core.probs import Array, SamplingParams
 from tandem.text.vocabulary import Vocabulary, intersect
 from tests.exact import ExactRandom, fractions, outcome_probs
 from tests.virtual_time.cases import ModelPair, TokenIds, preset
+from tests.virtual_time.exact_models import NumberPerDecision
 from tests.virtual_time.lockstep import Lockstep
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
 
 SHARED = intersect(
     Vocabulary(5, dict(enumerate([b"a", b"b", b"c", b"d", b"e"]))),

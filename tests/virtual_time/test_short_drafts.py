@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandem.specdec.messages import Draft
+from tandem.specdec.messages import Drafts
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import model_pair
 from tests.virtual_time.lockstep import Lockstep, Pace
@@ -21,7 +21,7 @@ def frames_of(chosen: Preset, pace: Pace, **cloud: Any) -> tuple[list[int], tupl
     lengths: list[int] = []
 
     def count(_: object, message: object) -> None:
-        if isinstance(message, Draft):
+        if isinstance(message, Drafts):
             lengths.append(len(message.token_ids))
 
     run = Lockstep(chosen, MODELS, max_tokens=14, pace=pace, to_cloud=count, **cloud)

@@ -7,11 +7,11 @@ from itertools import cycle
 
 import pytest
 
-from lab.simulation.simulator import SimulationResult
 from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
 from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import TokenIds, model_pair, preset, run, scheduled
 

@@ -6,10 +6,11 @@ from statistics import fmean
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import LONG
 from tests.virtual_time.cases import faults_of, model_pair, preset, run
 

@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from lab.simulation.simulated_decoder import LocalProbsOf
-from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
-from lab.simulation.virtual_time import Faults
-from tandem.backends.context_engine import Distribution
 from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import scripted_probs
+from tandem.testing.simulation.simulated_decoder import LocalProbsOf
+from tandem.testing.simulation.two_sided_answer import (
+    SimulatedSide,
+    TwoSidedAnswer,
+    simulate_two_sided,
+)
+from tandem.testing.simulation.virtual_time import Faults
 from tandem.two_sided.protocol.counters import MeasurementSink
 from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting

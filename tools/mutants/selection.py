@@ -36,9 +36,9 @@ _HEAVY = ("import asyncio", "torch", "tandem.telemetry")
 
 SUBJECTS = (
     Subject("tandem/core", ("tests/unit/core",)),
-    Subject("tandem/control", ("tests/unit/control", "tests/unit/specdec")),
+    Subject("tandem/control", ("tests/unit/control", "tests/unit/specdec", "tests/lab/analysis")),
     Subject("tandem/specdec", ("tests/unit/specdec", "tests/lab/analysis")),
-    Subject("tandem/two_sided/protocol", ("tests/unit/two_sided",)),
+    Subject("tandem/two_sided/protocol", ("tests/unit/two_sided", "tests/lab/analysis")),
 )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tandem.learning.series import LearningSeries as Learning
 from tandem.telemetry.document_series import RetrieverSeries as Retriever
 from tandem.telemetry.engine_series import EngineSeries as Engine
-from tandem.telemetry.learning_series import LearningSeries as Learning
 from tandem.telemetry.metrics import AccessSeries as Access
 from tandem.telemetry.metrics import HolderSeries as Holder
 from tandem.telemetry.metrics import HttpSeries as Http

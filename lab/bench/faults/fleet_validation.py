@@ -17,15 +17,20 @@ from lab.bench.faults.chat_load import Traffic, chats, load_figures
 from lab.bench.faults.fleet_suite import FleetShape, fleet_suite
 from lab.bench.harness.report import progress
 from lab.bench.harness.suite import Pacing
-from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.answer_figures import undrafted_rate, verified_acceptance
+from lab.simulation.answer_figures import undrafted_rate
 from lab.simulation.fleet import simulate_fleet
 from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Spread, TrafficKind
-from lab.simulation.model_pair import simulated_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.scripted import scripted_pair
+from tandem.testing.simulation.answer import (
+    Conditions,
+    Question,
+    simulate_answers,
+    verified_acceptance,
+)
+from tandem.testing.simulation.model_pair import simulated_pair
+from tandem.testing.simulation.model_times import ModelTimes
 
 EDGES = 16
 VERIFIERS = 2

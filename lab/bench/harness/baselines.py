@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lab.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 ALONE = "ar"
 CLOUD_DRAFT = "cloud-draft"

@@ -23,10 +23,10 @@ from lab.bench.papers.picospec_tables import ACCEPTED, DRAFT_LENGTH, acceptance_
 from lab.bench.papers.picospec_tables import PAIRS as PICOSPEC_PAIRS
 from lab.bench.papers.rows import Rows, span
 from lab.bench.papers.testbed import Testbed
-from lab.simulation.answer import Conditions, SimulatedAnswer
 from lab.simulation.answer_figures import answers_figures
-from lab.simulation.simulator import ModelTimes
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer
+from tandem.testing.simulation.model_times import ModelTimes
 
 SPEEDUP = "speedup over the target alone"
 FIGURES = (SPEEDUP, "target passes a token")

@@ -14,8 +14,8 @@ from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided.pipeline import Decision, draw_cases, draw_pipeline
 from lab.bench.two_sided.scheduler import Cell, one_answer
 from lab.bench.two_sided.scheduler_replay import Record, replay
-from lab.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.netem.link_model import LinkPair, LinkSettings
+from tandem.testing.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS

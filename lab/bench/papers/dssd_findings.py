@@ -112,7 +112,7 @@ def bytes_of_a_round(rows: Rows) -> str:
     if split.mine("up, bytes") > split.printed("up, bytes"):
         sentences.append(
             f"DSSD's {split.mine('up, bytes'):.0f} bytes up hold more than the eight ids and "
-            "probabilities that the paper counts: the round's position, epoch and prefix hash, "
+            "probabilities that the paper counts: the round's position and prefix hash, "
             "by which frames that come late are dropped."
         )
     return " ".join(sentences)

@@ -17,11 +17,11 @@ from lab.analysis.paper_tables import dssd_table_1
 from lab.bench.papers import dssd_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
-from lab.simulation.answer import Conditions, SimulatedAnswer
 from lab.simulation.answer_figures import answers_figures
-from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer
+from tandem.testing.simulation.model_times import ModelTimes
 
 TOKENS = 128
 TOP_K = 10

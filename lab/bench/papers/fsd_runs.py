@@ -15,13 +15,13 @@ from lab.bench.papers.paper_table import Figures, Labels
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.methods_grid import Question
 from lab.machine import pinned, usable_cores
-from lab.simulation.answer import Conditions, simulate_answer
-from lab.simulation.answer_figures import answers_figures, cache_miss_rate, verified_acceptance
-from lab.simulation.simulator import ModelTimes
+from lab.simulation.answer_figures import answers_figures, cache_miss_rate
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.torch.loading import load_engine
 from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Conditions, simulate_answer, verified_acceptance
+from tandem.testing.simulation.model_times import ModelTimes
 
 DRAFT_LENGTH = 4
 QUEUE_ANSWERS = 24

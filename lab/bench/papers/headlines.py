@@ -126,7 +126,7 @@ HEADLINES = (
         "DSSD",
         "DSSD sends less than 50 bytes up a round",
         (50.0,),
-        "Ours adds the round's position, epoch and prefix hash, by which late frames are dropped.",
+        "Ours adds the round's position and prefix hash, by which late frames are dropped.",
         virtual=Place("dssd-bytes", ("up, bytes",), {"method": "DSSD"}, ".0f"),
     ),
     Headline(

@@ -11,11 +11,11 @@ from lab.bench.papers import picospec_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.methods_ablations import picospec_variants
-from lab.simulation.answer import Conditions, SimulatedAnswer
 from lab.simulation.answer_figures import answers_figures
-from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer
+from tandem.testing.simulation.model_times import ModelTimes
 
 DRAFT_LENGTH = 4
 MBPS = 100.0

@@ -19,9 +19,9 @@ from lab.bench.papers.process_runs import (
     shared_distributions,
 )
 from lab.bench.papers.testbed import Testbed
-from lab.simulation.simulator import ModelTimes
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.model_times import ModelTimes
 
 FIGURES = ("speedup over AR", "tokens/s", "tokens/s, virtual time", *COLUMNS)
 ANSWERS = 6

@@ -26,16 +26,16 @@ from lab.bench.harness.workload import (
     total,
 )
 from lab.bench.papers.testbed import Testbed
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from lab.simulation.answer_figures import answers_figures, cache_miss_rate
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tandem.text.tokenizer import TextTokenizer
 
 SMOLLM2 = ROOT / "models" / "real" / "smollm2"

@@ -23,16 +23,21 @@ from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, Paper
 from lab.bench.papers.robot_task import RobotTask, robot_task
 from lab.bench.papers.testbed import Testbed
 from lab.bench.papers.vision_pair import train_pair
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from lab.simulation.answer_figures import answers_figures, cache_miss_rate, verified_acceptance
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
-from lab.simulation.simulator import ModelTimes
+from lab.simulation.answer_figures import answers_figures, cache_miss_rate
 from lab.training.exit_texts import PicturedText
 from lab.training.exit_training import ExitTraining, train_exits
 from tandem.backends.interface import Engine, Session
 from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import (
+    Conditions,
+    SimulatedAnswer,
+    simulate_answer,
+    verified_acceptance,
+)
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.model_times import ModelTimes
 
 DRAFT_LENGTH = 4
 WORKERS = 6

@@ -19,11 +19,11 @@ from lab.bench.papers.task_files import task_texts as task_texts
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.demo_pair import MAX_CHARACTERS, distributions_along
 from lab.bench.speculation.methods_grid import Question
-from lab.simulation.answer import simulate_answer
 from tandem.backends.interface import Engine, ForwardRequest, Logits
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import Array
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import simulate_answer
 
 DRAFT_LENGTH = 4
 MAX_TOKENS = 192

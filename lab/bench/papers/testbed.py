@@ -14,12 +14,12 @@ from lab.bench.speculation.demo_pair import pairs_along, texts
 from lab.bench.speculation.methods import load_simulated_pair, questions
 from lab.bench.speculation.methods_grid import Question
 from lab.machine import this_machine
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.model_pair import SimulatedPair
 from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import Array
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_pair import SimulatedPair
 
 DECLARED_ANSWERS = 16
 QUICK_DECLARED_ANSWERS = 6

@@ -15,16 +15,16 @@ import numpy as np
 
 from lab.bench.harness.suite import Pacing
 from lab.bench.speculation.methods_grid import HARDWARE, RTTS_S, VOCABULARY
-from lab.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
 from lab.simulation.answer_figures import steady_tokens_per_s
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
 from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import shape_from
 from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.choices import CloudDrafts, Predraft
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.testing.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
 """Of each answer, by sessions."""

@@ -22,13 +22,13 @@ from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import all_at_once, requests, summary_of, total
 from lab.bench.speculation.auto_cases import PACINGS, Cell
 from lab.bench.speculation.auto_rows import ALONE, CHOSEN
-from lab.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
-from lab.simulation.model_pair import simulated_pair
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import scripted_pair
+from tandem.testing.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
+from tandem.testing.simulation.model_pair import simulated_pair
 
 PAIRS = 5
 QUICK_PAIRS = 2

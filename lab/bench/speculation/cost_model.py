@@ -21,18 +21,19 @@ from lab.analysis.cost_of_preset import Sizes, predict
 from lab.bench.harness.report import Goal, Report, Row, Table, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
-from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.answer_figures import (
-    steady_tokens_per_s,
-    undrafted_rate,
-    verified_acceptance,
-)
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
+from lab.simulation.answer_figures import steady_tokens_per_s, undrafted_rate
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import (
+    Conditions,
+    Question,
+    simulate_answers,
+    verified_acceptance,
+)
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 
 CLOSE = 0.07
 WANTED_SHARE = 0.95

@@ -11,12 +11,17 @@ from dataclasses import replace
 
 from lab.bench.harness.report import Row, make_row, progress
 from lab.bench.speculation.methods_grid import Question
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answers
-from lab.simulation.answer import Question as SimulatedQuestion
-from lab.simulation.answer_figures import cache_miss_rate, tokens_per_s_together, undrafted_rate
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
+from lab.simulation.answer_figures import cache_miss_rate, undrafted_rate
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import (
+    Conditions,
+    SimulatedAnswer,
+    simulate_answers,
+    tokens_per_s_together,
+)
+from tandem.testing.simulation.answer import Question as SimulatedQuestion
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 
 PASS_S = 0.072
 DRAFT_STEP_S = 0.024

@@ -18,13 +18,13 @@ from lab.bench.speculation.exit_cost import EXITS, demo_target, measure_exits, r
 from lab.bench.speculation.methods import load_simulated_pair, questions
 from lab.bench.speculation.methods_grid import Question
 from lab.machine import pinned, usable_cores
-from lab.simulation.answer import Conditions, simulate_answer
 from lab.simulation.answer_figures import answers_figures, undrafted_rate
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import TandemError
 from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Conditions, simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 
 COST_LIMIT = 0.10
 SPEEDUP_LIMIT = 1.04

@@ -41,15 +41,16 @@ from lab.bench.speculation.offline_learning import (
     saved_answers,
     target_answers,
 )
-from tandem.backends.adaptation import JudgedText, adaptation_of
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.learning.adoption import Outcome, acceptance
-from tandem.learning.tenant_learning import LearningSetup, TenantLearning
+from tandem.learning.adaptation import adaptation_of
+from tandem.learning.evaluation import Outcome, acceptance
+from tandem.learning.examples import Example
+from tandem.learning.tenant import LearningSetup, TenantLearning
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
 from tandem.text.tool_prompt import conversation_ids
@@ -204,7 +205,7 @@ def _run_offline(
             vocabulary_hash=draft.vocabulary_hash,
             vocabulary_size=draft.vocabulary_size,
             model_hash=models.draft,
-            most_bytes=OFFLINE_BYTES,
+            max_bytes=OFFLINE_BYTES,
         )
         with tempfile.TemporaryDirectory() as place:
             learning = TenantLearning(Path(place), setup)
@@ -248,7 +249,7 @@ def _offline_answers(
     max_tokens: int,
     top_logprobs: int,
     path: Path | None,
-) -> list[JudgedText]:
+) -> list[Example]:
     """Return the target's answers to the questions: those kept in the file `path`, else new ones,
     which are then kept there."""
     made_for = {

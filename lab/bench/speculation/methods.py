@@ -42,12 +42,12 @@ from lab.bench.speculation.methods_grid import (
 )
 from lab.bench.speculation.methods_real import COLUMNS as REAL_COLUMNS
 from lab.bench.speculation.methods_real import efficiency_goals, measure_real
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.errors import unknown_name
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
 
 SEEDS = 3
 PROMPTS_PER_SEED = 2

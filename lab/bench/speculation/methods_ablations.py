@@ -13,16 +13,12 @@ import numpy as np
 from lab.bench.harness.report import Goal, Row, make_row
 from lab.bench.speculation.methods_goals import ratio_goals, speedups
 from lab.bench.speculation.methods_grid import HARDWARE, Cell, Grid, Question, measure_grid
-from lab.simulation.answer import simulate_answer
-from lab.simulation.answer_figures import (
-    answers_figures,
-    undrafted_rate,
-    verified_acceptance,
-)
-from lab.simulation.model_pair import SimulatedPair
+from lab.simulation.answer_figures import answers_figures, undrafted_rate
 from tandem.core.probs import Truncation, truncate
 from tandem.specdec.choices import Predraft, RejectionPayload, Uplink
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import simulate_answer, verified_acceptance
+from tandem.testing.simulation.model_pair import SimulatedPair
 
 ABLATION_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
 SWEEP_CELLS = (Cell("server", 0.030, 10.0), Cell("server", 0.030, 100.0))

@@ -14,12 +14,17 @@ from itertools import product
 from lab.bench.harness.baselines import ALONE, BASELINES, best_baseline
 from lab.bench.harness.report import Row, counted, make_row
 from lab.bench.harness.suite import Pacing
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from lab.simulation.answer_figures import answers_figures, predicted_tpot_s, verified_acceptance
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
+from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.answer import (
+    Conditions,
+    SimulatedAnswer,
+    simulate_answer,
+    verified_acceptance,
+)
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 
 HARDWARE = {
     "server": Pacing(0.024, 0.072, 0.003),

@@ -25,13 +25,13 @@ from lab.bench.harness.workload import (
     total,
 )
 from lab.bench.speculation.methods_grid import HARDWARE, Cell, Question, draft_length_of
-from lab.simulation.answer import simulate_answer
 from lab.simulation.answer_figures import answers_figures
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.answer import simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 
 EFFICIENCY_LIMIT = 0.93
 CALIBRATING = "ar"

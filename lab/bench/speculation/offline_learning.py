@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from tandem.backends.adaptation import Adaptation, JudgedText, KnownProbs, Overlap
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
 from tandem.core.probs import Array, SamplingParams, most_likely, probs_from_logits
-from tandem.learning.adoption import Outcome
-from tandem.learning.tenant_learning import TenantLearning
+from tandem.learning.adaptation import Adaptation
+from tandem.learning.evaluation import Outcome, Score
+from tandem.learning.examples import Example, TargetProbs
+from tandem.learning.tenant import TenantLearning
 
 AT_ONCE = 16
 """Answers of the target that share passes."""
@@ -34,8 +35,8 @@ class Learned:
     """One answer: the expected acceptance of the draft as it was installed, and with what it had
     learned before; then the steps and seconds of learning from it, and what judgements said."""
 
-    frozen: Overlap
-    adapted: Overlap
+    frozen: Score
+    adapted: Score
     steps: int
     training_s: float
     outcomes: tuple[Outcome, ...]
@@ -50,17 +51,17 @@ def target_answers(
     max_tokens: int,
     top_logprobs: int = 0,
     counted: Callable[[Sequence[int]], Iterable[int]] = iter,
-) -> list[JudgedText]:
+) -> list[Example]:
     """Return the target's answers, each drawn with Gumbel noise by a different seed, as preset
     coupled draws them. `top_logprobs`: how many of the likeliest tokens are kept with each token,
     above temperature 0. `counted` shows the progress; see `harness.report.counted`."""
-    answers: list[JudgedText] = []
+    answers: list[Example] = []
     sampling = SamplingParams(temperature=temperature)
     for first in counted(range(0, len(prompts), AT_ONCE)):
         group = prompts[first : first + AT_ONCE]
         sessions = [engine.open(len(prompt) + max_tokens) for prompt in group]
         texts = [list(prompt) for prompt in group]
-        known: list[dict[int, KnownProbs]] = [{} for _ in group]
+        known: list[dict[int, TargetProbs]] = [{} for _ in group]
         waiting = {number: list(prompt) for number, prompt in enumerate(group)}
         while waiting:
             rows = _rows(engine, sessions, waiting)
@@ -80,19 +81,19 @@ def target_answers(
         for session in sessions:
             session.close()
         answers += [
-            JudgedText(
+            Example(
                 token_ids=np.array(text, dtype=np.int32),
                 first=len(prompt),
                 temperature=temperature,
                 seed=seed + first + number if temperature else None,
-                known_probs=known[number],
+                target_probs=known[number],
             )
             for number, (text, prompt) in enumerate(zip(texts, group, strict=True))
         ]
     return answers
 
 
-def _likeliest(probs: Array, count: int) -> KnownProbs:
+def _likeliest(probs: Array, count: int) -> TargetProbs:
     ids = most_likely(probs, count)
     return _known(ids.tolist(), probs[ids].tolist())
 
@@ -107,7 +108,7 @@ def _rows(
 
 
 def learned_stream(
-    texts: Iterable[JudgedText],
+    texts: Iterable[Example],
     learning: TenantLearning,
     adaptation: Adaptation,
     idle_s: float,
@@ -118,32 +119,32 @@ def learned_stream(
     Return what each text gave, in order."""
     stream = []
     for text in texts:
-        part = text.part(0, min(len(text), adaptation.most_tokens), context=text.first)
+        part = text.part(0, min(len(text), adaptation.max_tokens), context=text.first)
         used = learning.chosen
-        frozen = adaptation.overlap(None, part)
-        adapted = frozen if used is None else adaptation.overlap(used.placed, part)
+        frozen = adaptation.score(None, part)
+        adapted = frozen if used is None else adaptation.score(used.placed, part)
         learning.record(text)
         began_s, steps = clock(), 0
         outcomes = []
         while learning.due and clock() < began_s + idle_s:
             steps += learning.work(lambda: False)
-            if (judgement := learning.judgement) is not None:
-                outcomes.append(learning.conclude(judgement))
+            if learning.evaluated:
+                outcomes.append(learning.conclude().outcome)
         training_s = clock() - began_s
         stream.append(Learned(frozen, adapted, steps, training_s, tuple(outcomes)))
     return stream
 
 
-def save_answers(path: Path, answers: Sequence[JudgedText], made_for: dict[str, Any]) -> None:
+def save_answers(path: Path, answers: Sequence[Example], made_for: dict[str, Any]) -> None:
     """Save answers, and what they were made for."""
     kept = [
         {
             "token_ids": each.token_ids.tolist(),
             "first": each.first,
             "seed": each.seed,
-            "known_probs": {
+            "target_probs": {
                 str(index): [known.ids.tolist(), known.probs.tolist()]
-                for index, known in each.known_probs.items()
+                for index, known in each.target_probs.items()
             },
         }
         for each in answers
@@ -151,7 +152,7 @@ def save_answers(path: Path, answers: Sequence[JudgedText], made_for: dict[str, 
     path.write_text(json.dumps({**made_for, "answers": kept}) + "\n", encoding="utf-8")
 
 
-def saved_answers(path: Path, made_for: dict[str, Any]) -> list[JudgedText] | None:
+def saved_answers(path: Path, made_for: dict[str, Any]) -> list[Example] | None:
     """Return answers that were saved; None where there are none. Raises InvalidArgument for those
     made for something else."""
     if not path.exists():
@@ -160,14 +161,14 @@ def saved_answers(path: Path, made_for: dict[str, Any]) -> list[JudgedText] | No
         content = json.loads(path.read_text("utf-8"))
         kept = content.pop("answers")
         answers = [
-            JudgedText(
+            Example(
                 token_ids=np.array(each["token_ids"], dtype=np.int32),
                 first=each["first"],
                 temperature=content["temperature"],
                 seed=each["seed"],
-                known_probs={
+                target_probs={
                     int(index): _known(ids, probs)
-                    for index, (ids, probs) in each["known_probs"].items()
+                    for index, (ids, probs) in each["target_probs"].items()
                 },
             )
             for each in kept
@@ -179,6 +180,6 @@ def saved_answers(path: Path, made_for: dict[str, Any]) -> list[JudgedText] | No
     return answers
 
 
-def _known(ids: Sequence[int], probs: Sequence[float]) -> KnownProbs:
+def _known(ids: Sequence[int], probs: Sequence[float]) -> TargetProbs:
     known = np.array(probs, dtype=np.float32)
-    return KnownProbs(np.array(ids, dtype=np.int32), known, np.zeros_like(known))
+    return TargetProbs(np.array(ids, dtype=np.int32), known, np.zeros_like(known))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.harness.report import Row
-from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
+from tandem.testing.simulation.model_times import ModelTimes
 from tools.svg import STYLE
 
 NAME = "when-it-pays"

@@ -22,7 +22,6 @@ from lab.bench.harness.report import Goal, Report, Row, counted
 from lab.bench.harness.suite import Models, Pacing
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, answers_row, total
 from lab.bench.speculation.code_edits import CodeEdit, code_edits
-from tandem.backends.context_engine import ContextEngine
 from tandem.backends.interface import Engine
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.hashing import hash_words, unit
@@ -34,6 +33,7 @@ from tandem.netem.link_model import shape_from
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
+from tandem.testing.context_engine import ContextEngine
 from tandem.testing.paced import PacedEngine
 from tandem.text.tokenizer import TextTokenizer
 

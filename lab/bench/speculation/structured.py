@@ -21,7 +21,6 @@ import numpy as np
 
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
-from lab.bench.speculation.json_schemas import Schema, json_schemas
 from tandem.core.processors import (
     NO_PROCESSORS,
     Grammar,
@@ -36,6 +35,7 @@ from tandem.grammar.compiler import GrammarCompiler
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
+from tandem.testing.json_schemas import Schema, json_schemas
 from tandem.text import IncrementalText
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.vocabulary import Vocabulary

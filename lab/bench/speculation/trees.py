@@ -20,14 +20,14 @@ from lab.bench.harness.report import Goal, Report, Row, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import prompts
 from lab.bench.speculation.demo_pair import pairs_along, texts
-from lab.simulation.answer import Conditions, simulate_answer
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.acceptance import residual
 from tandem.core.probs import Array, SamplingParams, truncate
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Conditions, simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.model_times import ModelTimes
 
 COST_LIMIT = 1.15
 CONTEXT = 256

@@ -31,14 +31,14 @@ from lab.bench.harness.report import Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.auto_rows import keep_row, read_rows
 from lab.bench.speculation.pays_page import WITH_DRAFT, WITHOUT_DRAFT, picture, write_page
-from lab.simulation.answer import Conditions, Question, simulate_answers
 from lab.simulation.answer_figures import steady_tokens_per_s
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Conditions, Question, simulate_answers
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 
 RTTS_S = (0.0, 0.030, 0.100, 0.300)
 QUICK_RTTS_S = (0.0, 0.100)

@@ -139,7 +139,9 @@ async def _first_draft(decoder: DocumentDecoder, texts: Sequence[str]) -> tuple[
     first: asyncio.Future[DecodingDraft] = loop.create_future()
     started_s = time.perf_counter()
     session = await decoder.prepare(_opening(texts), caller="")
-    running = asyncio.create_task(session.run(first.set_result))  # ahead is 1: there is but one
+    # `ahead` is 1: there is but one.
+    drafting = session.run(lambda draft, queue_s: first.set_result(draft))
+    running = asyncio.create_task(drafting)
     either: list[asyncio.Future[Any]] = [first, running]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     took_s = time.perf_counter() - started_s
@@ -154,7 +156,7 @@ async def _first_draft(decoder: DocumentDecoder, texts: Sequence[str]) -> tuple[
 
 def _opening(texts: Sequence[str]) -> DecodingOpen:
     return DecodingOpen(
-        1, 0, 0, 0,
+        1, 0, 0,
         prompt="Question: what do these texts have in common?\nAnswer:",
         committed_ids=(),
         documents=tuple(ContextDocument(text, 0.1 * number) for number, text in enumerate(texts)),

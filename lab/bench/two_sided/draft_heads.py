@@ -28,9 +28,9 @@ from lab.bench.two_sided.dragon_latency import (
 )
 from lab.bench.two_sided.dragon_prediction import Times, rate_of
 from lab.bench.two_sided.dragon_probs import Question
-from lab.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.core.probs import Array, Truncation
 from tandem.core.randomness import Purpose, SeededRandom
+from tandem.testing.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.two_sided.protocol.draft_head import head_and_rest
 from tandem.two_sided.protocol.local_drafting import cut_and_rounded, local_draft
 from tandem.two_sided.protocol.mixture import (

@@ -31,11 +31,15 @@ from lab.bench.two_sided.dragon_probs import Question, question_from
 from lab.bench.two_sided.dragon_real import COLUMNS as REAL_COLUMNS
 from lab.bench.two_sided.dragon_real import efficiency_goals, measure_real
 from lab.bench.two_sided.overridden import overridden
-from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import LinkPair, LinkSettings
+from tandem.testing.simulation.two_sided_answer import (
+    SimulatedSide,
+    TwoSidedAnswer,
+    simulate_two_sided,
+)
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (

@@ -26,11 +26,10 @@ from lab.bench.harness.report import Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS, read_peps
 from lab.bench.two_sided.dragon_corpus import DOCUMENT_TOKENS, RankedDocument, text_of
-from lab.bench.two_sided.dragon_probs import BEGIN, SideDistributions
+from lab.bench.two_sided.dragon_probs import BEGIN, after_documents
 from lab.bench.two_sided.private_notes import Note, notes
-from lab.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.backends.torch.loading import load_engine, load_tokenizer
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixedTokens
 from tandem.netem.link_model import LinkPair, link_from
@@ -38,14 +37,15 @@ from tandem.specdec.cloud import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import find_preset
+from tandem.testing.listed_tokens import likeliest_first
+from tandem.testing.simulation.side_distributions import SideDistributions
+from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.text import Tokenizer
-from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpen,
     PeerMessage,
-    SentProbs,
     SideDraftFrame,
     TargetFrame,
 )
@@ -142,19 +142,6 @@ class SentFrames:
                 self.crossed.drafts.setdefault(place, set()).add(token)
 
 
-def likeliest_first(probs: SentProbs) -> list[int]:
-    """Return the tokens that are listed with a draft, the likeliest first and a draw from the rest
-    last."""
-    if probs is None:
-        return []
-    ids: Array = np.flatnonzero(probs) if isinstance(probs, np.ndarray) else probs.ids
-    values = probs[ids] if isinstance(probs, np.ndarray) else probs.probs
-    likeliest: list[int] = ids[np.argsort(-values, kind="stable")].tolist()
-    if isinstance(probs, DraftHead) and probs.rest_id is not None:
-        likeliest.append(probs.rest_id)
-    return likeliest
-
-
 class _RecordedLink:
     """A link's way up, which tells what goes through it."""
 
@@ -184,7 +171,7 @@ def run(report: Report, models: Models) -> None:
     ):
         documents = tuple(tokenizer.encode(note.text)), public[number % len(public)]
         sides = [
-            SideDistributions(engine, [RankedDocument(ids, 0.0)], SamplingParams())
+            after_documents(engine, [RankedDocument(ids, 0.0)], SamplingParams())
             for engine, ids in zip((device, cloud), documents, strict=True)
         ]  # of all methods, which often ask for the same texts
         prompt_ids = tuple(tokenizer.encode(question))
@@ -430,7 +417,7 @@ def _one_sided(
         )
         raw = (
             EdgeCodec(size, preset.verify_settings)
-            .encode(request.opening(0, PrefixedTokens(request.prompt_ids)))
+            .encode(request.opening(PrefixedTokens(request.prompt_ids)))
             .SerializeToString()
         )
         opening = CloudCodec(model).decode(verifier_pb2.VerifyRequest.FromString(raw))

@@ -20,11 +20,9 @@ from typing import Any
 import httpx2
 import numpy as np
 
-from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, Fit, choose_cells, fit
 from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
-from lab.simulation.model_pair import EngineDistributions
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.torch.loading import load_engine, load_tokenizer
@@ -36,6 +34,8 @@ from tandem.net.retriever_client import RetrieverClient
 from tandem.services.aggregator.retrieval import documents_of
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings
 from tandem.suite.suite_documents import SIDES, demo_documents
+from tandem.testing.goodness_of_fit import FALSE_ALARM, POWER, Fit, choose_cells, fit
+from tandem.testing.simulation.model_pair import EngineDistributions
 from tandem.text import Tokenizer
 from tandem.two_sided.interface import ContextDocument
 

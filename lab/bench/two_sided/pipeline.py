@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.simulation.two_sided_answer import BusySpan, TwoSidedAnswer
+from tandem.testing.simulation.two_sided_answer import BusySpan, TwoSidedAnswer
 from tandem.two_sided.protocol.mixture import Side
 
 _COLOURS = {

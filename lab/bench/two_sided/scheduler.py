@@ -21,9 +21,9 @@ from lab.bench.two_sided.overridden import overridden
 from lab.bench.two_sided.pipeline import Decision, draw_pipeline, trace_events
 from lab.bench.two_sided.scheduler_replay import ExpectingProfiler, Record, record, replay
 from lab.simulation.sinusoidal_link import SinusoidalLink
-from lab.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import LinkPair, LinkSettings
+from tandem.testing.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, choose_side, placement_policy_for
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS

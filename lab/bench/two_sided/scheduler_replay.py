@@ -18,15 +18,15 @@ import numpy as np
 
 from lab.analysis.dragon_equations import expected_acceptance
 from lab.bench.two_sided.dragon_probs import Question
-from lab.simulation.two_sided_answer import (
+from tandem.core.probs import Array, SamplingParams, truncate
+from tandem.core.randomness import SeededRandom
+from tandem.netem.link_model import LinkPair
+from tandem.testing.simulation.two_sided_answer import (
     PlacementFor,
     SimulatedSide,
     TwoSidedAnswer,
     simulate_two_sided,
 )
-from tandem.core.probs import Array, SamplingParams, truncate
-from tandem.core.randomness import SeededRandom
-from tandem.netem.link_model import LinkPair
 from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.messages import AggregationRequest

@@ -11,22 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lab.bench.harness.zipf_distributions import ZipfDistributions
-from lab.simulation.simulator import ModelTimes, simulate
 from tandem.netem.link_model import link_from
 from tandem.specdec.cloud import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import (
     CloudMessage,
-    Draft,
+    Committed,
+    Drafts,
     EdgeMessage,
     FullDistribution,
     GenerationParams,
     NeedFullDistribution,
     Open,
     Recovered,
-    Verdict,
 )
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import simulate
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
@@ -38,12 +39,12 @@ INSTANT = ModelTimes(draft_s=0.001, verify_first_s=0.001, verify_further_s=0.0)
 
 @dataclass(slots=True)
 class RoundBytes:
-    """One stop-and-wait round: the draft, its verdict, and what a rejection makes necessary."""
+    """One stop-and-wait round: the drafts, the answer, and what a rejection makes necessary."""
 
     uplink: int = 0
     downlink: int = 0
     answer: int = 0
-    """The verdict's size if it carries a distribution or a part of one to draw from; else 0."""
+    """The answer's size if it carries a distribution or a part of one to draw from; else 0."""
     rejected: bool = False
     needed_full_distribution: bool = False
 
@@ -99,16 +100,18 @@ class _Wire:
 
     def size_of(self, message: EdgeMessage | CloudMessage) -> int:
         """The frame's serialized size in bytes."""
-        if isinstance(message, Open | Draft | Recovered | NeedFullDistribution):
+        if isinstance(message, Open | Drafts | Recovered | NeedFullDistribution):
             return self._up(message)
-        if isinstance(message, Verdict | FullDistribution):
+        if isinstance(message, FullDistribution):
+            return self._down(message)
+        if isinstance(message, Committed) and message.work.drafts:
             return self._down(message)
         return 0  # opening, liveness and closing frames belong to no round
 
-    def _up(self, message: Open | Draft | Recovered | NeedFullDistribution) -> int:
+    def _up(self, message: Open | Drafts | Recovered | NeedFullDistribution) -> int:
         raw = self._edge.encode(message).SerializeToString()
         self._cloud.decode(pb.VerifyRequest.FromString(raw))
-        if isinstance(message, Draft):
+        if isinstance(message, Drafts):
             self.rounds.append(RoundBytes())
         if isinstance(message, Open):
             return len(raw)
@@ -117,13 +120,13 @@ class _Wire:
             self.rounds[-1].needed_full_distribution = True
         return len(raw)
 
-    def _down(self, message: Verdict | FullDistribution) -> int:
+    def _down(self, message: Committed | FullDistribution) -> int:
         raw = self._cloud.encode(message).SerializeToString()
         self._edge.decode(pb.VerifyResponse.FromString(raw))
         current = self.rounds[-1]
         current.downlink += len(raw)
-        if isinstance(message, Verdict):
-            current.rejected = message.rejected
-            if message.rejected and not isinstance(message.outcome, int):
+        if isinstance(message, Committed):
+            current.rejected = message.refuses
+            if message.draw_from is not None:
                 current.answer = len(raw)
         return len(raw)

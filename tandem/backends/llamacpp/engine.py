@@ -16,8 +16,13 @@ from tandem.backends.interface import (
 )
 from tandem.backends.llamacpp.native import LlamaContext
 from tandem.backends.llamacpp.sequences import LlamaSession, Placed, SequencePool
-from tandem.backends.request_checks import check_batch, check_capacity, check_length
-from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from tandem.backends.request_checks import (
+    check_batch,
+    check_capacity,
+    check_length,
+    own_session,
+)
+from tandem.core.errors import FailedPrecondition, ResourceExhausted
 
 
 class LlamaCppEngine(EngineDefaults):
@@ -75,7 +80,7 @@ class LlamaCppEngine(EngineDefaults):
     def fork(self, parent: Session, length: int, capacity: int) -> LlamaSession:
         if not self.capabilities.forks:
             raise FailedPrecondition("llama.cpp cannot fork sessions where it is batch-invariant")
-        source = self._open_session(parent)
+        source = own_session(parent, LlamaSession, self._pool.sessions)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         self._check_cells(capacity - length)
@@ -84,7 +89,9 @@ class LlamaCppEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [
+            own_session(request.session, LlamaSession, self._pool.sessions) for request in batch
+        ]
         check_batch(batch, self)
         if not batch:
             return []
@@ -126,9 +133,14 @@ class LlamaCppEngine(EngineDefaults):
         for number, token in enumerate(request.token_ids):
             if cancelled():
                 raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
-            position = session.length + number
-            kept = np.array([number >= first_kept])
-            rows.append(self._context.feed([token], [position], [[session.sequence]], kept))
+            rows.append(
+                self._context.feed(
+                    token_ids=[token],
+                    positions=[session.length + number],
+                    sequences=[[session.sequence]],
+                    wanted=np.array([number >= first_kept]),
+                )
+            )
         return np.concatenate(rows)
 
     def _feed_together(
@@ -151,7 +163,12 @@ class LlamaCppEngine(EngineDefaults):
                 raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
             part = slice(start, start + step)
             rows.append(
-                self._context.feed(token_ids[part], positions[part], sequences[part], kept[part])
+                self._context.feed(
+                    token_ids=token_ids[part],
+                    positions=positions[part],
+                    sequences=sequences[part],
+                    wanted=kept[part],
+                )
             )
         logits = rows[0] if len(rows) == 1 else np.concatenate(rows)
         logits = logits[:, : self.vocabulary_size]
@@ -163,11 +180,6 @@ class LlamaCppEngine(EngineDefaults):
         if wanted > free:
             why = f"{wanted} tokens needed, {free} of {self._context.cells} free"
             raise ResourceExhausted(f"llama.cpp's keys and values: {why} (raise kv_cells)")
-
-    def _open_session(self, session: Session) -> LlamaSession:
-        if not isinstance(session, LlamaSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
 
 def _ends(batch: Sequence[ForwardRequest]) -> list[int]:

@@ -178,15 +178,19 @@ class LlamaContext:
 
     def feed(
         self,
+        *,
         token_ids: Sequence[int],
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: NDArray[np.bool_],
     ) -> Logits:
-        """Return the logits [wanted, V] after the `wanted` ones of these tokens, at most
-        `most_tokens`. Raises ResourceExhausted where there are too few free cells, TandemError for
-        a failed pass; either may leave some of the tokens in their sequences."""
-        batch = self._batch.filled(token_ids, positions, sequences, wanted)
+        """Feed `token_ids` [n], at most `most_tokens`, each at its position and to each of its
+        sequences; return the logits [rows, V] after those that are `wanted` [n]. Raises
+        ResourceExhausted where there are too few free cells, TandemError for a failed pass; either
+        may leave some of the tokens in their sequences."""
+        batch = self._batch.filled(
+            token_ids=token_ids, positions=positions, sequences=sequences, wanted=wanted
+        )
         status = self._decode(batch)
         if status == _NO_ROOM:
             why = f"the pool of {self.cells} tokens is full; set kv_cells higher"
@@ -247,6 +251,7 @@ class _Batch:
 
     def filled(
         self,
+        *,
         token_ids: Sequence[int],
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],

@@ -52,6 +52,20 @@ def attend_packed(
     return torch.cat(outputs)
 
 
+def attend_whole(layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend as `attend_packed` does, over one whole text that no session keeps; gradients go
+    through it. No window is shorter than the text."""
+    group = query.shape[0] // key.shape[0]
+    seen = functional.scaled_dot_product_attention(
+        query[None],
+        key[None].repeat_interleave(group, 1),
+        value[None].repeat_interleave(group, 1),
+        is_causal=True,
+        scale=layer.scaling,
+    )
+    return seen[0].transpose(0, 1)
+
+
 def _attend_sequence(
     sequence: PackedSequence, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:

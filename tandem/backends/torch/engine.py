@@ -9,7 +9,6 @@ from itertools import accumulate
 import torch
 from transformers import PreTrainedModel
 
-from tandem.backends.adaptation import Adaptation
 from tandem.backends.interface import (
     Capabilities,
     EngineDefaults,
@@ -24,8 +23,8 @@ from tandem.backends.request_checks import (
     check_capacity,
     check_length,
     check_sessions,
+    own_session,
 )
-from tandem.backends.torch.adapter_training import LEAST_TOKENS, LlamaAdaptation
 from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
 from tandem.backends.torch.kv_cache import KvPool, KvSession
@@ -117,13 +116,16 @@ class HuggingFaceEngine(EngineDefaults):
             )
         elif early:
             generic.read(early)
-        self.adaptation: Adaptation | None = None
-        learns = single_rows and bits is None and not first_layers
-        if learns and isinstance(self._run, LlamaForward):
-            windows = [layer.window for layer in layers if layer.window]
-            sees = min([self.context_length, *windows])
-            if sees >= LEAST_TOKENS:
-                self.adaptation = LlamaAdaptation(self._run, self._like, sees)
+        self.trainable: LlamaForward | None = None
+        """The pass of a draft, through which gradients go to products of a session's own: neither
+        quantised nor a part of the model."""
+        if (
+            single_rows
+            and bits is None
+            and not first_layers
+            and isinstance(self._run, LlamaForward)
+        ):
+            self.trainable = self._run
         self._pool = KvPool(layers, dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         self.kv_files = self.kv_copies = TorchKvFiles(self._pool)
@@ -142,7 +144,7 @@ class HuggingFaceEngine(EngineDefaults):
         return self._pool.open(capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> KvSession:
-        source = self._open_session(parent)
+        source = own_session(parent, KvSession, self._pool.sessions)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return self._pool.fork(source, length, capacity)
@@ -150,7 +152,9 @@ class HuggingFaceEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [
+            own_session(request.session, KvSession, self._pool.sessions) for request in batch
+        ]
         check_batch(batch, self)
         by_number: dict[int, Logits] = {}
         for numbers in self._passes(batch, sessions):
@@ -164,12 +168,13 @@ class HuggingFaceEngine(EngineDefaults):
         self, batch: Sequence[ForwardRequest], sessions: Sequence[KvSession]
     ) -> list[list[int]]:
         """Return the indices of the requests that share each pass: those that begin with the same
-        layer and have the same adapter. Where weights are laid out for single rows, few and many
-        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        layer and multiply by the same products. Where weights are laid out for single rows, few and
+        many rows are multiplied differently, so that a prompt must not share one with single
+        tokens."""
         passes = dict[tuple[int, bool, int], list[int]]()
         for number, (request, session) in enumerate(zip(batch, sessions, strict=True)):
             few = self._single_rows and len(request.token_ids) <= FEW_ROWS
-            key = (request.first_layer, few, id(session.adapter))
+            key = (request.first_layer, few, id(session.products))
             passes.setdefault(key, []).append(number)
         return list(passes.values())
 
@@ -188,11 +193,6 @@ class HuggingFaceEngine(EngineDefaults):
             session.finish(len(request.token_ids), request.parents)
         ends = list(accumulate(request.logits_to_keep for request in batch))
         return [logits[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-    def _open_session(self, session: Session) -> KvSession:
-        if not isinstance(session, KvSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
 
 def _context_length(model: PreTrainedModel) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.backends.request_checks import check_length
 from tandem.backends.torch.image_embeddings import ImageEmbeddings
-from tandem.backends.torch.low_rank import DraftAdapter, MergedModel
+from tandem.backends.torch.products import ModelProducts
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 
@@ -81,7 +81,7 @@ class KvPool:
             slots=capacity,
         )
         session.image_embeddings = parent.image_embeddings
-        session.adapter = parent.adapter
+        session.products = parent.products
         return session
 
     def adopt(self, keys: list[Tensor], values: list[Tensor]) -> "KvSession":
@@ -136,8 +136,8 @@ class KvSession:
         self._tail = tail
         self.tree: tuple[int, ...] | None = None
         self.image_embeddings: ImageEmbeddings | None = None
-        self.adapter: DraftAdapter | MergedModel | None = None
-        """What its keys and values are computed with; chosen before the first of them."""
+        self.products: ModelProducts | None = None
+        """What passes multiply by, in the place of the model's own; chosen before the first."""
         pool.sessions.add(self)
 
     def rollback(self, length: int) -> None:

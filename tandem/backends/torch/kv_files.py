@@ -21,6 +21,7 @@ from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from tandem.backends.interface import KV_BLOCK, KvFileRefused, KvOrigin, Session
+from tandem.backends.request_checks import own_session
 from tandem.backends.torch.kv_cache import KvPool, KvSession
 from tandem.core.errors import InvalidArgument
 
@@ -44,16 +45,16 @@ class TorchKvFiles:
         self._pool = pool
 
     def export(self, session: Session) -> KvTensors:
-        return KvTensors(*self._open_session(session).export())
+        return KvTensors(*own_session(session, KvSession, self._pool.sessions).export())
 
     def copy(self, session: Session, first: int, end: int) -> list[KvTensors]:
-        kv = self._open_session(session)
+        kv = own_session(session, KvSession, self._pool.sessions)
         if not 0 <= first <= end <= kv.length:
             raise InvalidArgument("length", f"has {kv.length} tokens, {end} are needed")
         return [KvTensors(*kv.copy(at, at + KV_BLOCK)) for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[KvTensors]) -> None:
-        kv = self._open_session(session)
+        kv = own_session(session, KvSession, self._pool.sessions)
         length = sum(copy.keys[0].shape[1] for copy in copies)
         if kv.length or length > kv.capacity:
             why = f"{length} tokens for a session with {kv.length} of {kv.capacity}"
@@ -62,11 +63,6 @@ class TorchKvFiles:
 
     def adopt(self, tensors: KvTensors) -> KvSession:
         return self._pool.adopt(tensors.keys, tensors.values)
-
-    def _open_session(self, session: Session) -> KvSession:
-        if not isinstance(session, KvSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session
 
     def write(self, path: Path, tensors: KvTensors, origin: KvOrigin) -> None:
         named, header = self._described(tensors, origin)

@@ -22,7 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tandem.backends.torch.attention import AttentionLayer, attend_packed
+from tandem.backends.torch.attention import AttentionLayer, attend_packed, attend_whole
 from tandem.backends.torch.exit_adapters import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.linear import (
@@ -31,18 +31,16 @@ from tandem.backends.torch.linear import (
     make_guessing_linear,
     make_linear,
 )
-from tandem.backends.torch.low_rank import (
-    DraftAdapter,
-    LayerAdapter,
-    LayerProducts,
-    MergedModel,
-    ProductShape,
-)
 from tandem.backends.torch.owned_weights import owned
 from tandem.backends.torch.packed_batch import PackedBatch
+from tandem.backends.torch.products import LayerProducts, ModelProducts, ProductShape
 from tandem.backends.torch.reduced_head import MakeLinear, ReducedHead
 
 Module = Any  # transformers types its modules by what all of them have, not by their sequences
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From query [heads, tokens, size], key and value [kv_heads, tokens, size] to [tokens, heads,
+size]."""
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _FIXED_ROPE = {"default", "linear", "llama3", "yarn"}  # frequencies do not depend on the length
@@ -100,19 +98,18 @@ class LlamaForward:
             head: Tensor = model.lm_head.weight.detach()
             if not lays_out_anew(head, bits):  # it is kept as it is
                 head = self._embedding if head.data_ptr() == loaded.data_ptr() else owned(head)
-            self._head: Linear = (
-                make(head, None)  # tied: a second copy
-                if head_tokens is None
-                else ReducedHead(head, head_tokens, make)
-            )
+            reduced = None if head_tokens is None else ReducedHead(head, head_tokens, make)
+            self._reduced = reduced
             self.head_tokens = head_tokens
+            inside = make(head, None) if reduced is None else reduced.inside  # tied: a second copy
+            self.products = ModelProducts(tuple(layer.products for layer in self._layers), inside)
             outputs = head.shape[0] if head_tokens is None else len(head_tokens)
-            self.product_shapes = [
+            self.product_shapes = (
                 *(shape for layer in self._layers for shape in layer.product_shapes),
                 ProductShape(head.shape[1], outputs),
-            ]
-            """Of what an adapter is added to, in the order of its weights."""
-            self._early_head = make_guessing_linear(head, self._head) if exits else self._head
+            )
+            """Of the products of each layer, one after the other, and of the head."""
+            self._early_head = make_guessing_linear(head, reduced or inside) if exits else inside
 
     @torch.inference_mode()
     def __call__(self, packed: PackedBatch) -> Tensor:
@@ -124,64 +121,65 @@ class LlamaForward:
         hidden = hidden.to(self._dtype)
         turn = self._rotary.at(packed)
         exits = self._exits if packed.reads_exits else None
-        for index, layer in enumerate(self._layers[:-1]):
+        own = packed.products
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
             if index < packed.first_layer:
                 continue
             packed.check_cancelled()
-            hidden = layer(hidden, turn, packed, None)
-            if exits is not None:
+            rows = None
+            if index == last and packed.logits_to_keep < hidden.shape[0]:
+                rows = packed.logit_rows()
+            hidden = layer(
+                hidden,
+                turn,
+                layer.products if own is None else own.layers[index],
+                partial(attend_packed, packed, layer.attention),
+                few=packed.few,
+                rows=rows,
+                few_rows=packed.few_logits,
+            )
+            if exits is not None and index < last:
                 exits.after(index, hidden, packed, self._early_logits)
-        packed.check_cancelled()
-        rows = None if packed.logits_to_keep == hidden.shape[0] else packed.logit_rows()
-        hidden = self._layers[-1](hidden, turn, packed, rows)
         if not self._is_whole:
             return hidden
-        normed = self._norm(hidden)
-        if packed.adapter is None:
-            return self._head(normed, packed.few_logits)
-        return self._adapted_logits(normed, packed.adapter, packed.few_logits)
-
-    def _adapted_logits(
-        self, normed: Tensor, adapter: DraftAdapter | MergedModel, few: bool
-    ) -> Tensor:
-        if isinstance(adapter, MergedModel):
-            logits = adapter.head(normed, few)
-        else:
-            logits = adapter.head.add_to(self._inside(normed, few), normed, few)
-        return self._head.spread(logits) if isinstance(self._head, ReducedHead) else logits
-
-    @property
-    def _inside(self) -> Linear:
-        """The product of the head with the rows of the tokens that the draft can propose."""
-        return self._head.inside if isinstance(self._head, ReducedHead) else self._head
-
-    @property
-    def products(self) -> list[Linear]:
-        """What an adapter is added to, as `product_shapes`."""
-        return [*(product for layer in self._layers for product in layer.products), self._inside]
+        head = (own or self.products).head
+        logits = head(self._norm(hidden), packed.few_logits)
+        return logits if self._reduced is None else self._reduced.spread(logits)
 
     def whole_text(
         self,
         token_ids: Tensor,
         first: int,
-        adapter: DraftAdapter | None,
+        products: ModelProducts | None,
         check: Callable[[], None],
     ) -> Tensor:
         """Return the logits [tokens - first, head tokens] after the tokens from index `first` on,
-        of one text from its beginning, without a session's keys and values. Gradients go through
-        the adapter, so that the weights must not be quantised. `check` is called before each layer,
-        on the way back too."""
+        of one text from its beginning, without a session's keys and values. `products`: instead of
+        the model's own; gradients go through them, so that no weights may be quantised. `check` is
+        called before each layer, on the way back too."""
+        products = products or self.products
         hidden = functional.embedding(token_ids, self._embedding).to(self._dtype)
         turn = self._rotary.first(len(token_ids))
-        for index, layer in enumerate(self._layers):
+        for layer, layer_products in zip(self._layers, products.layers, strict=True):
             check()
-            hidden = layer.whole_text(hidden, turn, adapter.layers[index] if adapter else None)
+            attend = partial(attend_whole, layer.attention)
+            hidden = layer(hidden, turn, layer_products, attend, few=False)
             if hidden.requires_grad:  # asked on the way back, too
                 hidden.register_hook(lambda gradient: check())
         check()
-        normed = self._norm(hidden[first:])
-        logits = self._inside(normed, False)
-        return adapter.head.add_to(logits, normed, False) if adapter else logits
+        return products.head(self._norm(hidden[first:]), False)
+
+    @property
+    def like(self) -> Tensor:
+        """Has the dtype and the device of activations."""
+        return self._embedding.new_empty(0, dtype=self._dtype)
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens every layer sees at least; None: all."""
+        windows = [layer.attention.window for layer in self._layers]
+        return min((window for window in windows if window), default=None)
 
     def _early_logits(self, hidden: Tensor) -> Tensor:
         """Return an exit's logits [rows, vocabulary] of hidden states [rows, size]: a guess, which
@@ -195,8 +193,7 @@ class _Layer:
     def __init__(self, layer: Module, index: int, shape: LayerShape, make: MakeLinear) -> None:
         attention = layer.self_attn
         mlp = layer.mlp
-        self._number = index
-        self._attention = AttentionLayer(index, attention.scaling, shape.window)
+        self.attention = AttentionLayer(index, attention.scaling, shape.window)
         self._head_size = shape.key_size
         self._kv_heads = shape.kv_heads
         self._heads = attention.q_proj.weight.shape[0] // shape.key_size
@@ -218,22 +215,21 @@ class _Layer:
         self._head_norm = self._fused_head_norm(attention)
 
     def __call__(
-        self, hidden: Tensor, turn: tuple[Tensor, Tensor], packed: PackedBatch, rows: Tensor | None
+        self,
+        hidden: Tensor,
+        turn: tuple[Tensor, Tensor],
+        products: LayerProducts,
+        attend: Attend,
+        *,
+        few: bool,
+        rows: Tensor | None = None,
+        few_rows: bool = False,
     ) -> Tensor:
-        """Run the layer: hidden [tokens, size] -> the same shape, or after attention only `rows` of
-        it."""
+        """Run the layer with these `products`: hidden [tokens, size] -> the same shape, or after
+        attention only `rows` of it. `few`, and of `rows` `few_rows`, are as in `Linear`."""
         tokens = hidden.shape[0]
         turned_heads = self._heads + self._kv_heads
-        products = self.products
-        adapter: LayerAdapter | None = None
-        if isinstance(packed.adapter, MergedModel):
-            products = packed.adapter.layers[self._number]
-        elif packed.adapter is not None:
-            adapter = packed.adapter.layers[self._number]
-        normed = self._norm(hidden)
-        heads = products.qkv(normed, packed.few)
-        if adapter is not None:
-            heads = adapter.qkv.add_to(heads, normed, packed.few)
+        heads = products.qkv(self._norm(hidden), few)
         if tokens == 1:  # an operation less for a draft step
             heads = heads.view(-1, 1, self._head_size)
         else:
@@ -242,55 +238,17 @@ class _Layer:
         value = heads[turned_heads:]
         query = turned[: self._heads]
         key = turned[self._heads :]
-        seen = attend_packed(
-            packed=packed, layer=self._attention, query=query, key=key, value=value
-        ).reshape(tokens, -1)
-        few = packed.few
+        seen = attend(query, key, value).reshape(tokens, -1)
         if rows is not None:
             hidden = hidden[rows]
             seen = seen[rows]
-            few = packed.few_logits
+            few = few_rows
         hidden = products.out.add_to(hidden, seen, few)
-        if adapter is not None:
-            hidden = adapter.out.add_to(hidden, seen, few)
-            return self._adapted_mlp(hidden, adapter, few)
         gate, up = products.gate_up(self._mlp_norm(hidden), few).chunk(2, -1)
-        return products.down.add_to(hidden, functional.silu(gate).mul_(up), few)
-
-    def _adapted_mlp(self, hidden: Tensor, adapter: LayerAdapter, few: bool) -> Tensor:
-        normed = self._mlp_norm(hidden)
-        halves = adapter.gate_up.add_to(self.products.gate_up(normed, few), normed, few)
-        gate, up = halves.chunk(2, -1)
-        inner = functional.silu(gate) * up
-        return adapter.down.add_to(self.products.down.add_to(hidden, inner, few), inner, few)
-
-    def whole_text(
-        self, hidden: Tensor, turn: tuple[Tensor, Tensor], adapter: LayerAdapter | None
-    ) -> Tensor:
-        """Run the layer over a whole text: hidden [tokens, size] -> the same shape. Each token sees
-        those before it."""
-        tokens = hidden.shape[0]
-        normed = self._norm(hidden)
-        heads = self.products.qkv(normed, False)
-        if adapter is not None:
-            heads = adapter.qkv.add_to(heads, normed, False)
-        heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
-        turned = self._turned(heads[: self._heads + self._kv_heads], turn)
-        group = self._heads // self._kv_heads
-        seen = functional.scaled_dot_product_attention(
-            turned[None, : self._heads],
-            turned[None, self._heads :].repeat_interleave(group, 1),
-            heads[None, self._heads + self._kv_heads :].repeat_interleave(group, 1),
-            is_causal=True,
-            scale=self._attention.scaling,
-        )
-        joined = seen[0].transpose(0, 1).reshape(tokens, -1)
-        hidden = self.products.out.add_to(hidden, joined, False)
-        if adapter is not None:
-            hidden = adapter.out.add_to(hidden, joined, False)
-            return self._adapted_mlp(hidden, adapter, False)
-        gate, up = self.products.gate_up(self._mlp_norm(hidden), False).chunk(2, -1)
-        return self.products.down.add_to(hidden, functional.silu(gate) * up, False)
+        gated = functional.silu(gate)
+        # In place only where no gradient needs what was there.
+        gated = gated * up if gated.requires_grad else gated.mul_(up)
+        return products.down.add_to(hidden, gated, few)
 
     def _turned(self, heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Apply the head norm, if there is one, and the rotary position embedding to query and key

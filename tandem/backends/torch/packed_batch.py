@@ -175,7 +175,7 @@ class PackedBatch:
         given = [request.hidden for request in batch if request.hidden is not None]
         if given:
             self.hidden = torch.from_numpy(np.concatenate(given)).to(like)
-        self.adapter = sessions[0].adapter if sessions else None
+        self.products = sessions[0].products if sessions else None
         """Of all its sessions."""
         self.logits_to_keep = sum(sequence.logits_to_keep for sequence in self.sequences)
         self.few = all(sequence.count <= FEW_ROWS for sequence in self.sequences)

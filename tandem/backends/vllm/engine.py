@@ -24,7 +24,12 @@ from tandem.backends.interface import (
     Session,
     never,
 )
-from tandem.backends.request_checks import check_batch, check_capacity, check_length
+from tandem.backends.request_checks import (
+    check_batch,
+    check_capacity,
+    check_length,
+    own_session,
+)
 from tandem.backends.vllm.logits_worker import LogitsReader, PassAnswer, RefusedReading, read
 from tandem.backends.vllm.paged_session import Fed, PagedSession, PagePool
 from tandem.core.errors import InvalidArgument
@@ -87,7 +92,7 @@ class VllmEngine(EngineDefaults):
         return PagedSession(self.pages, capacity, salt=salt)
 
     def fork(self, parent: Session, length: int, capacity: int) -> PagedSession:
-        source = self._open_session(parent)
+        source = own_session(parent, PagedSession, self.pages.sessions)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return PagedSession(self.pages, capacity, source.tokens[:length], salt=source.salt)
@@ -95,7 +100,9 @@ class VllmEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._open_session(request.session) for request in batch]
+        sessions = [
+            own_session(request.session, PagedSession, self.pages.sessions) for request in batch
+        ]
         check_batch(batch, self)
         feeds = [
             self.pages.fed(request, session)
@@ -164,8 +171,3 @@ class VllmEngine(EngineDefaults):
     def shut_down(self) -> None:
         """End the workers; they also end with this process."""
         self._core.shutdown()
-
-    def _open_session(self, session: Session) -> PagedSession:
-        if not isinstance(session, PagedSession) or session not in self.pages.sessions:
-            raise InvalidArgument("session", "is closed, or belongs to another engine")
-        return session

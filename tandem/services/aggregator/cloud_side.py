@@ -59,9 +59,10 @@ class CloudSide:
         collaboration = await self._answers.open(stream)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
-        preset = collaboration.preset
+        opening = collaboration.opening
+        preset = opening.request.preset.name  # the device's; any text
         label = preset if preset in AGGREGATION_PRESETS else OTHER
-        named = {"session": f"{collaboration.session:08x}", "preset": label}
+        named = {"session": f"{opening.session:08x}", "preset": label}
         headers = stream.invocation_metadata()
         with (
             self._admission.reserve(),

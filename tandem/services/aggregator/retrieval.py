@@ -2,7 +2,6 @@
 this side's decoder and nowhere else, unless the preset has the cloud's documents transferred."""
 
 import asyncio
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -214,7 +213,6 @@ def documents_of(hits: Sequence[pb.Hit]) -> tuple[ContextDocument, ...]:
         ContextDocument(
             hit.text,
             score,
-            hashlib.sha256(hit.text.encode()).hexdigest(),
             name=shown(hit.document_id),
             owner=hit.owner,
         )

@@ -1,10 +1,10 @@
 """`python -m tandem.services.drafter`: the drafter as a process."""
 
 from tandem.backends.factory import Loader, load_first_layers, load_model, load_served
-from tandem.backends.model_source import LoadedModel, only_drafts
+from tandem.backends.model_source import only_drafts
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
-from tandem.learning.tenant_folders import default_folder
+from tandem.learning.drafter import learning_of
 from tandem.net.access import client_access, loaded
 from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
@@ -15,7 +15,6 @@ from tandem.runtime.prefix_cache import prefix_limits
 from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.cloud.listed import clouds_in
 from tandem.services.drafter.config import DrafterSettings, memory_limits
-from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
@@ -78,7 +77,7 @@ def build(
         public_prompts=public_prompts,
         split=_split(settings, load),
         memory=TenantMemories.of(memory_limits(settings), model.engine),
-        learning=_learning(settings, model),
+        hook=learning_of(settings, model.engine, metrics, model.content_hash),
         pass_times=measure_pass_times(model.engine),
     )
 
@@ -94,19 +93,6 @@ def _split(settings: DrafterSettings, load: Loader) -> SplitEdge | None:
     layers = load_first_layers(settings, settings.split_model, settings.split_layers, load)
     engine = layers.engine
     return SplitEdge(settings.split_layers, lambda: engine, settings.stuck_after_s)
-
-
-def _learning(settings: DrafterSettings, model: LoadedModel) -> LearningPlace | None:
-    """Return where the draft model learns; None where it does not."""
-    if not settings.learn:
-        return None
-    folder = settings.learn_folder or default_folder()
-    return LearningPlace(
-        folder,
-        settings.learn_bytes,
-        model.content_hash(),
-        top_logprobs=settings.learn_logprobs,
-    )
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ from pydantic import Field, field_validator
 
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
+from tandem.learning.settings import LearningSettings
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.drafter.cloud.listed import clouds_of
 from tandem.settings import MeasuredSettings, ModelSettings, Port
-from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.presets import MAX_SPLIT_LAYERS, SPLIT_LAYERS
 
 
-class DrafterSettings(ModelSettings, MeasuredSettings):
+class DrafterSettings(LearningSettings, ModelSettings, MeasuredSettings):
     """Settings of the drafter; `tandem.settings` says where they come from."""
 
     port: Port = Field(default=50052, description="gRPC port. 0: choose a free port.")
@@ -69,31 +69,6 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         ge=1,
         le=MAX_SPLIT_LAYERS,
         description="How many of the layers of `split_model` run here.",
-    )
-    learn: bool = Field(
-        default=False,
-        description="Let the draft model learn from what the target answers, on this device,"
-        " while no request is open. Answers stay the same; drafts are accepted more"
-        " often. Keeps texts of answers in `learn_folder`. Engine torch only.",
-    )
-    learn_folder: Path | None = Field(
-        default=None,
-        description="Folder for what is learned, private to the user of this process. Unset:"
-        " tandem/learning in $XDG_STATE_HOME or ~/.local/state.",
-    )
-    learn_bytes: int = Field(
-        default=4 * 2**20,
-        ge=2**16,
-        le=2**30,
-        description="Maximum size of the texts kept to learn from, for each tenant, in bytes."
-        " The oldest ones are dropped first.",
-    )
-    learn_logprobs: int = Field(
-        default=8,
-        ge=0,
-        le=MAX_TOP_LOGPROBS,
-        description="Likeliest tokens whose probabilities the cloud is asked for with each token of"
-        " an answer above temperature 0, to learn from them; 8 bytes each. 0: none.",
     )
     max_sessions: int = Field(default=32, ge=1, description="Maximum requests served concurrently.")
     kv_budget_bytes: int = Field(

@@ -5,19 +5,17 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 import grpc
 
-from tandem.backends.end_of_text import reading_the_end, reads_the_end
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
+from tandem.backends.sliding_window import with_sliding_window
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
-from tandem.core.prompt import Turn
 from tandem.core.thinking import with_thinking
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
@@ -29,7 +27,6 @@ from tandem.generation.request import (
 )
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.grammar.draft_mask import DraftMask
-from tandem.learning.learner import Learner
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -45,6 +42,7 @@ from tandem.net.tenant import (
     is_told_apart,
     paying_tenant,
 )
+from tandem.runtime.draft_hook import AnswerHook, DraftHook
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.pass_times import PassTimes
@@ -55,13 +53,13 @@ from tandem.services.drafter.answer_thinking import AnswerThinking, answer_think
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import clouds_of
-from tandem.services.drafter.learning import AnswerLearning, LearningPlace, draft_learning
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.split_edge import SplitEdge, layers_session, needed_layers
+from tandem.services.drafter.text_context import TextContext
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.choices import CloudDrafts
@@ -86,12 +84,6 @@ from tandem_api.verifier.v1 import verifier_pb2_grpc
 
 log = get_logger(__name__)
 
-DESCRIBE_TIMEOUT_S = 3.0
-BESIDE_TOKENS = 256
-"""Of a chat template, at most. Otherwise a text has no more tokens than characters."""
-DESCRIBE_EVERY_S = 5.0
-"""How often at most a request has a cloud described whose context is not known."""
-
 
 @dataclass(frozen=True, slots=True)
 class DrafterLimits(EngineLimits):
@@ -112,6 +104,21 @@ class _CheckedRequest:
     tenant: Tenant
     payer: Tenant
 
+    @property
+    def drafts_here(self) -> bool:
+        """Whether drafts are made here, or may become the text."""
+        return self.preset.drafts or self.may_go_on_alone
+
+    @property
+    def may_go_on_alone(self) -> bool:
+        return self.request.lost_cloud is LostCloud.EDGE
+
+    @property
+    def grammar_of(self) -> Tenant | None:
+        """Who has a grammar compiled for drafts; None: nobody."""
+        follows = self.drafts_here and self.request.params.processors.grammar is not None
+        return self.payer if follows else None
+
 
 @dataclass(frozen=True, slots=True)
 class _AdmittedRequest:
@@ -120,6 +127,7 @@ class _AdmittedRequest:
 
     checked: _CheckedRequest
     edge_request: EdgeRequest
+    hook: AnswerHook
     thinking: AnswerThinking
     capacity: int
     reservation: Reservation
@@ -161,16 +169,16 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         public_prompts: PublicPrompts | None = None,
         split: SplitEdge | None = None,
         memory: TenantMemories | None = None,
-        learning: LearningPlace | None = None,
+        hook: DraftHook | None = None,
         pass_times: PassTimes | None = None,
     ) -> None:
         """Set up the service. `verifier`: clouds as a text for `clouds_of`, or a file of them.
         `access` is what the clouds are shown; without it the connections are plain. `tenants` makes
         the ids that stand for callers at the clouds; by default with a secret of this servicer.
         `split`: the target's first layers, for split inference. `memory`: what is remembered of
-        texts; None: nothing. `learning`: where the draft model learns, if it does. `pass_times`:
+        texts; None: nothing. `hook`: what adapts the draft model, if anything does. `pass_times`:
         what the draft model's passes take, if that was measured."""
-        self._engine = engine = reading_the_end(engine)
+        self._engine = engine = with_sliding_window(engine)
         self._tokenizer = tokenizer
         self._split = split
         self._memory = memory
@@ -179,20 +187,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._tracing = tracing
-        served_engine = ServedEngine(
+        self._served = ServedEngine(
             engine, "drafter-engine", limits, metrics, pass_times=pass_times
         )
-        self._admission = served_engine.admission
-        self._thread = served_engine.thread
-        self._prefixes = served_engine.prefixes
-        self._learning = draft_learning(
-            engine,
-            thread=self._thread,
-            prefixes=self._prefixes,
-            place=learning,
-            metrics=metrics,
-            busy=lambda: self._admission.sessions > 0,
-        )
+        self._admission = self._served.admission
+        self._thread = self._served.thread
+        self._prefixes = self._served.prefixes
+        self._hook = hook or DraftHook()
         self._sharing = limits.prefixes.sharing
         self._tenants = tenants or TenantIds()
         self._public_prompts = public_prompts or PublicPrompts()
@@ -202,8 +203,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             access=access or ClientAccess(),
             series=metrics.clouds(),
         )
+        self._context = TextContext(engine, self._clouds, self._prompts)
         known = documents or Documents(tokenizer)
-        decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
+        decoder = DocumentDecoder(self._thread, known, self._served.series, self._grammars)
         self._decoding = DecodingServicer(
             decoder,
             admission=self._admission,
@@ -222,26 +224,18 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
-        self._target_context = 0
-        """Of the cloud that was described last; 0: not known."""
-        self._described_s = -inf
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
         self._decoding.register(server)
         self._clouds.begin()
-        self._learning.start()
+        self._hook.start(self._served)
         if self._prometheus is not None:
             self._prometheus.start()
 
     @property
     def open_requests(self) -> int:
         return self._admission.sessions
-
-    @property
-    def learner(self) -> Learner | None:
-        """What teaches the draft model, if it learns."""
-        return self._learning.learner
 
     @property
     def fault(self) -> str:
@@ -259,7 +253,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await self._prometheus.close()
         await self._clouds.close()
         await self._decoding.close()
-        await self._learning.close()
+        await self._hook.close()
         await asyncio.to_thread(self._thread.stop)
         if self._split is not None:
             await self._split.close()
@@ -274,8 +268,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         draft = describe_model(self._engine, kv_tokens=kv_tokens)
         answer = pb.DescribeResponse(draft=draft)
         try:
-            answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
-            self._know_target(answer.target.context_length)
+            answer.target.CopyFrom(await self._context.describe())
         except Rejected as error:
             answer.cloud_error = str(error)
         answer.presets.extend(name for name, preset in PRESETS.items() if self._serves(preset))
@@ -296,8 +289,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         async with errors_as_status(context):
             tenant = request.tenant
             check_tenant_id(tenant)
-            await self._learn_context()
-            prompt = prompt_from_proto(request, self._context())
+            await self._context.learn()
+            prompt = prompt_from_proto(request, self._context.tokens())
             if len(request.tools) > MAX_TOOLS_CHARACTERS:
                 raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
             ids = await self._prompts.ids(
@@ -309,7 +302,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             check_token_ids(ids, self._engine.vocabulary_size, "prompt")
             texts = await self._prompts.spelt(ids, tenant=tenant) if request.spell else []
             return drafter_pb2.TokenizeResponse(
-                token_ids=ids, context_length=self._context(), token_texts=texts
+                token_ids=ids, context_length=self._context.tokens(), token_texts=texts
             )
         raise AssertionError("abort ends the call")
 
@@ -326,8 +319,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if self._leaving:
             raise Unavailable("the drafter is stopping")
         checked = self._checked(request_from_proto(start))
-        grammar_of = checked.payer if self._masks_drafts(checked.request, checked.preset) else None
-        with self._admission.reserve(grammar_of=grammar_of) as reservation:
+        with self._admission.reserve(grammar_of=checked.grammar_of) as reservation:
             admitted = await self._admitted(checked, reservation)
             named = {
                 "session": f"{admitted.edge_request.session:08x}",
@@ -360,8 +352,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         cost anything."""
         request = checked.request
         preset = checked.preset
-        if self._may_exceed(request):
-            await self._learn_context()
+        await self._context.learn_for(request)
         edge_request, thinking = await self._edge_request(checked)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
         held = capacity + preset.spare_tokens(edge_request.max_tokens)
@@ -373,47 +364,43 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if split is not None:
             layers = await split.thread(self._engine.vocabulary_hash)
             reservation.take_more(capacity * layers.engine.kv_bytes_per_token)
+        hook = await self._hook.begin(checked.payer, keeps=not request.no_memory)
         return _AdmittedRequest(
             checked=checked,
-            edge_request=edge_request,
+            edge_request=hook.asking(edge_request),
+            hook=hook,
             thinking=thinking,
             capacity=capacity,
             reservation=reservation,
-            processor=await self._processor(request, edge_request, checked.payer),
+            processor=await self._processor(checked, edge_request),
             layers=layers,
         )
 
-    def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
-        """Return whether the edge follows the grammar: if there are drafts, or the drafts may
-        become the text."""
-        alone = request.lost_cloud is LostCloud.EDGE
-        return request.params.processors.grammar is not None and (preset.drafts or alone)
-
     async def _processor(
-        self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
+        self, checked: _CheckedRequest, edge_request: EdgeRequest
     ) -> LogitsProcessor | None:
         """Return the processors of drafts, if there are any: a grammar takes time to compile."""
+        if not checked.drafts_here:
+            return None
         asked = edge_request.params.processors
         mask: GrammarMask | None = None
-        alone = request.lost_cloud is LostCloud.EDGE
-        if not edge_request.preset.drafts and not alone:
-            return None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
-            session_mask = await self._grammars.session_mask(asked.grammar, payer, spend)
-            mask = DraftMask(session_mask, strict=alone)
+            session_mask = await self._grammars.session_mask(asked.grammar, checked.payer, spend)
+            mask = DraftMask(session_mask, strict=checked.may_go_on_alone)
         mask = with_thinking(
             asked.thinking,
             mask,
             vocabulary_size=self._engine.vocabulary_size,
             eos_token_ids=self._engine.eos_token_ids,
         )
+        ignores_eos = checked.request.params.ignore_eos
         return logits_processor(
             asked,
             edge_request.prompt_ids,
             mask,
             strict=False,
-            eos_token_ids=frozenset() if request.params.ignore_eos else edge_request.eos_token_ids,
+            eos_token_ids=frozenset() if ignores_eos else edge_request.eos_token_ids,
         )
 
     async def _answer(self, stream: Stream, admitted: _AdmittedRequest, span: Span) -> None:
@@ -424,11 +411,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         prompt_ids = admitted.edge_request.prompt_ids
         text = admitted.thinking.text(self._tokenizer, request, prompt_ids)
         log.info("request started", prompt_tokens=len(admitted.edge_request.prompt_ids))
-        learned = await self._learning.begin(admitted.checked.payer)
-        if not request.no_memory:
-            admitted = replace(admitted, edge_request=learned.asking(admitted.edge_request))
-        async with self._session(stream, admitted, text, learned, span) as session:
-            await self._relay(stream, session, text, request, learned)
+        async with self._session(stream, admitted, text, span) as session:
+            await self._relay(stream, session, text, admitted)
         self._count(admitted, session)
 
     @asynccontextmanager
@@ -437,7 +421,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         admitted: _AdmittedRequest,
         text: AnswerText,
-        learned: AnswerLearning,
         span: Span,
     ) -> AsyncIterator[DrafterSession]:
         """Hold the keys and values of a request and the session that drafts for it; what is kept of
@@ -445,20 +428,19 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         checked = admitted.checked
         request = checked.request
         edge_request = admitted.edge_request
-        prompt = learned.kept_text(self._kept_text(admitted))
+        hook = admitted.hook
+        prompt = hook.kept_text(self._kept_text(admitted))
         async with (
             self._thread.session(
                 admitted.capacity, edge_request.preset.tree_nodes, checked.tenant
             ) as kv,
             layers_session(admitted.layers, admitted.capacity, checked.tenant) as layers_kv,
         ):
-            await learned.adapt(kv)
+            await hook.opened(kv)
             await checked.images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
-            machine = EdgeMachine(
-                edge_request, liveness, text.completes_stop, on_target_probs=learned.heard
-            )
+            machine = EdgeMachine(edge_request, liveness, text.completes_stop, observers=[hook])
             prefill = DraftPrefill(
                 machine=machine,
                 thread=self._thread,
@@ -482,7 +464,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 processor=admitted.processor,
                 tells_rounds=request.rounds,
                 layers=layers_kv,
-                on_broken=learned.on_broken,
+                on_broken=hook.on_broken,
             )
             try:
                 yield session
@@ -490,8 +472,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 prefill.leave()
                 tokens = len(edge_request.prompt_ids) + machine.stats.tokens
                 admitted.reservation.tokens = tokens
+                hook.ended(machine)
                 if not request.no_memory:
-                    learned.ended(machine)
                     self._remember(machine, checked.payer)
 
     def _kept_text(self, admitted: _AdmittedRequest) -> KeptText:
@@ -529,12 +511,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         session: DrafterSession,
         text: AnswerText,
-        request: GenerationRequest,
-        learned: AnswerLearning,
+        admitted: _AdmittedRequest,
     ) -> None:
         """Relay commits to the caller until the end or until the caller cancels, with all that were
         made before the cancel; then write the summary."""
-        writing = write_commits(stream, session, text, request, self._prompts, learned.committed)
+        request = admitted.checked.request
+        on_commit = admitted.hook.on_commit
+        writing = write_commits(stream, session, text, request, self._prompts, on_commit)
         relaying = asyncio.create_task(writing)
         cancelling = asyncio.create_task(cancelled(stream))
         try:
@@ -556,40 +539,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             draft_context=self._engine.context_length,
         )
         await stream.write(pb.GenerateResponse(summary=summary))
-
-    def _context(self, whole: bool = False, tree_nodes: int = 0) -> int:
-        """Return the most tokens of a prompt and its answer: the target's, whose text it is. Where
-        that is not known, or the draft model has to read the `whole` text, the draft model's."""
-        mine = self._engine.context_length
-        theirs = self._target_context or mine
-        end_suffices = not whole and reads_the_end(self._engine, tree_nodes)
-        return theirs if end_suffices else min(mine, theirs)
-
-    def _may_exceed(self, request: GenerationRequest) -> bool:
-        """Return whether prompt and answer might not fit the draft model's context."""
-        turns = (
-            request.prompt
-            if isinstance(request.prompt, str)
-            else [item.content if isinstance(item, Turn) else " " for item in request.prompt]
-        )
-        most = sum(map(len, turns)) + len(request.suffix) + len(request.tools) + BESIDE_TOKENS
-        return most + request.params.max_tokens > self._engine.context_length
-
-    async def _learn_context(self) -> None:
-        """Ask the cloud for its context, once it is needed and unless it was asked just now."""
-        now = time.monotonic()
-        if self._target_context or now < self._described_s + DESCRIBE_EVERY_S:
-            return
-        self._described_s = now
-        with suppress(Rejected):  # the request will meet the same cloud
-            self._know_target((await self._clouds.describe(DESCRIBE_TIMEOUT_S)).context_length)
-
-    def _know_target(self, context_length: int) -> None:
-        mine = self._engine.context_length
-        if context_length > mine and context_length != self._target_context:
-            log.info("long texts are read from the end", reads=mine, target_reads=context_length)
-        self._target_context = context_length
-        self._prompts.context_length = self._context()
 
     def _checked_preset(self, request: GenerationRequest) -> Preset:
         """Return the requested preset, checked against the draft model as far as that costs
@@ -617,7 +566,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
         # The draft model is shown images where the text begins.
-        context = self._context(bool(request.params.images), preset.tree_nodes)
+        context = self._context.tokens(bool(request.params.images), preset.tree_nodes)
         room = context - len(prompt_ids)
         if room < 1:
             why = f"{len(prompt_ids)} tokens; the context holds {context}"
@@ -630,7 +579,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         memory = None
         # Of a prompt with images, token ids do not say all.
         if self._memory is not None and not (request.no_memory or request.params.images):
-            memory = await self._memory.recollection(checked.payer, prompt_ids)
+            memory = await self._memory.texts_for(checked.payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))

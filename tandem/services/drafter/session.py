@@ -27,7 +27,6 @@ from tandem.specdec.messages import (
     CloudMessage,
     EdgeMessage,
     Opened,
-    Verdict,
 )
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Span
@@ -135,8 +134,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
             return self.machine.lost(now)
         outputs = self.machine.receive(message, now)
-        if isinstance(message, Verdict) and self._rounds is not None:
-            self._rounds.ended(message, self.machine.drafts_sent)
+        if self._rounds is not None:
+            self._rounds.heard(self.machine.drafts_sent)
         return outputs
 
     def take_rounds(self) -> list[pb.RoundFigures]:

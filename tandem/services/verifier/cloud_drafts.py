@@ -89,7 +89,8 @@ class CloudDrafters:
         self._target = target
         self._model = model
         self._stuck_after_s = stuck_after_s
-        self._budgets = {kind: CloudDraftBudget(passes) for kind in CloudDrafts}
+        self.budget = CloudDraftBudget(passes)
+        """What says how many drafts are worth their time."""
         self._drafter: CloudDrafter | None = None
         self._loading = asyncio.Lock()
 
@@ -103,17 +104,6 @@ class CloudDrafters:
         """The drafts that sessions may ask for."""
         model = () if self._model is None else (CloudDrafts.MODEL,)
         return (*model, CloudDrafts.LOOKUP)
-
-    def budget_for(self, opening: Open) -> CloudDraftBudget:
-        """Return what says how many drafts of that kind are worth their time; of any kind, those of
-        the draft model."""
-        kind = opening.settings.cloud_drafts
-        return self._budgets[CloudDrafts.MODEL if kind is CloudDrafts.ANY else kind]
-
-    @property
-    def lookup_budget(self) -> CloudDraftBudget:
-        """What says the same of drafts by lookup."""
-        return self._budgets[CloudDrafts.LOOKUP]
 
     async def drafter_for(self, opening: Open) -> CloudDrafter | None:
         """Return what computes a session's drafts; None where no model does. A session that only
@@ -150,7 +140,7 @@ class CloudDrafters:
 
     def _started(self, engine: Engine, pass_times: PassTimes | None) -> CloudDrafter:
         check_vocabulary(engine, self._target)
-        budget = self._budgets[CloudDrafts.MODEL]
+        budget = self.budget
         if pass_times is not None:
             budget.knows(pass_times.first_s, pass_times.prompt_row_s)
 

@@ -35,7 +35,7 @@ class VerifierSettings(ModelSettings):
         default="auto",
         min_length=1,
         description="Engine that runs the model of `cloud_draft`. auto: llamacpp for a .gguf"
-        " file, otherwise torch. The prefix lookup+ as for the drafter.",
+        " file, otherwise torch.",
     )
     cloud_draft_device: str | None = Field(
         default=None,

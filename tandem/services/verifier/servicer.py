@@ -39,8 +39,8 @@ from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.messages import Open
+from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.recalled_text import Recollection
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
@@ -346,10 +346,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             opening,
             self._model,
             budget=HolderBudget(self._budget, claim),
-            draft_budget=self._cloud_drafters.budget_for(opening),
-            lookup_budget=self._cloud_drafters.lookup_budget,
+            draft_budget=self._cloud_drafters.budget,
             has_draft_model=checked.drafter is not None,
-            memory=await self._recollection(checked),
+            memory=await self._earlier_texts(checked),
         )
 
     async def _session(
@@ -412,11 +411,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         show = partial(checked.draft_images.show, drafter.thread, prompt_ids=opening.prompt_ids)
         return CloudDraftRunner(machine, drafter, show, self._thread.coming_jobs, processor)
 
-    async def _recollection(self, checked: _CheckedOpening) -> Recollection | None:
+    async def _earlier_texts(self, checked: _CheckedOpening) -> NgramTexts | None:
         """Return what the cloud's own drafts may be taken from that the tenant has said before."""
         if self._memory is None or not may_recall(checked.opening):
             return None
-        return await self._memory.recollection(checked.payer, checked.opening.prompt_ids)
+        return await self._memory.texts_for(checked.payer, checked.opening.prompt_ids)
 
     def _remember(self, checked: _CheckedOpening, machine: CloudMachine) -> None:
         """Have a session's text remembered as far as it is final, unless the caller forbids it."""

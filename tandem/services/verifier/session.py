@@ -23,7 +23,7 @@ from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
 from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.judge import Judge, RemoteJudge
-from tandem.specdec.messages import CloudMessage, EarlyVerdict, Tokens, Work
+from tandem.specdec.messages import CloudMessage, Committed, EarlyVerdict, Work
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
 from tandem.wire.verifier_codec import CloudCodec
@@ -222,6 +222,7 @@ class VerifierSession:
                 self._leave_text(kv, ends=False)
             if not self._machine.exits:  # whose early verdicts must not overtake this one
                 self._submit_due()  # a write takes turns of the loop: too late for the next pass
+                self._thread.let_begin()
             await self._send(messages)
             self._count_cloud_drafts(messages)
             if self._machine.target_passes > 1:
@@ -237,9 +238,9 @@ class VerifierSession:
 
     def _count_cloud_drafts(self, messages: Sequence[CloudMessage]) -> None:
         for message in messages:
-            if isinstance(message, Tokens) and (judged := message.work.drafts):
+            if isinstance(message, Committed) and (judged := message.work.cloud_drafts):
                 self._series.cloud_draft_tokens.inc(judged)
-                self._series.cloud_accepted_tokens.inc(message.accepted)
+                self._series.cloud_accepted_tokens.inc(message.cloud_accepted)
                 self._series.draft_step.observe(message.work.draft_s / judged)
 
     def _early_listener(self, work: VerifyTask) -> Callable[[EarlyVerdict], None]:

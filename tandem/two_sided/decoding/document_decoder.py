@@ -40,7 +40,7 @@ from tandem.two_sided.decoding.document_jobs import (
     ExtendJob,
     group_kv_tokens,
 )
-from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
+from tandem.two_sided.decoding.document_store import DocumentStore, StoredText, stored_text
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
@@ -54,7 +54,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
@@ -158,8 +157,6 @@ class DocumentDecoder:
             context_length=engine.context_length,
             eos_token_ids=engine.eos_token_ids,
         )
-        self.model_name = engine.model_name
-        self.vocabulary_size = engine.vocabulary_size
         self._thread = thread
         self._tokenizer = documents.tokenizer
         self._rescore = documents.rescore
@@ -190,10 +187,10 @@ class DocumentDecoder:
             field = "documents" if opening.documents else "wants_text"
             raise InvalidArgument(field, "this model has no tokenizer")
         if opening.documents and not self._thread.engine.capabilities.forks:
-            raise FailedPrecondition(f"documents need forks, which {self.model_name} does not have")
+            raise FailedPrecondition(f"documents need forks, which {self.model.name} does not have")
         if opening.documents and self._only_drafts:
             raise FailedPrecondition(
-                f"{self.model_name} can only draft, and not answer from documents; start the"
+                f"{self.model.name} can only draft, and not answer from documents; start the"
                 " drafter with a model that answers, such as the target's own"
             )
         if opening.reweigh_every and self._rescore is None:
@@ -274,7 +271,8 @@ class DocumentDecoder:
         self, documents: Sequence[ContextDocument], leading: tuple[int, ...]
     ) -> tuple[int, ...]:
         first, *others = (self._read("document", each.text, leading) for each in documents)
-        return joined_ids([first, *(self._following(each, leading) for each in others)])
+        following = (self._following(each, leading) for each in others)
+        return (*first, *chain.from_iterable(following))
 
     def _check_sizes(self, opening: DecodingOpen) -> None:
         prompt = opening.prompt
@@ -379,9 +377,9 @@ def _said(prompt: Sequence[object]) -> int:
     )
 
 
-def joined_ids(documents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def joined_ids(documents: Sequence[StoredText]) -> tuple[int, ...]:
     """Return the documents one after another, the first with what begins it."""
-    return tuple(chain.from_iterable(documents))
+    return tuple(chain.from_iterable(document.token_ids for document in documents))
 
 
 def _whole(field: str, text: str) -> str:
@@ -390,7 +388,8 @@ def _whole(field: str, text: str) -> str:
     return text.rstrip() + SEPARATOR
 
 
-Send = Callable[[DecodingDraft], None]
+Send = Callable[[DecodingDraft, float], None]
+"""Given a draft, and the seconds that it waited for the engine."""
 DecodeHandle = JobHandle[tuple[LocalDraft | None, float]]
 EstimateRelevances = Callable[[DecoderMachine, RelevanceEstimate], Sequence[float]]
 
@@ -417,9 +416,8 @@ class DecodingRun:
         self._estimate = estimate
         self._thread = thread
         self._store = store
-        self._documents = documents
-        self._importers = [importer_of(document, caller) for document in machine.opening.documents]
-        self._owners = [document.owner for document in machine.opening.documents]
+        pairs = zip(documents, machine.opening.documents, strict=True)
+        self._documents = [stored_text(ids, document, caller) for ids, document in pairs]
         self._joined = machine.opening.joined and len(documents) > 1
         self._text = _resumed(text, machine.opening.committed_ids)
         self._group: DocumentGroup | None = None
@@ -435,7 +433,7 @@ class DecodingRun:
             return 0
         if self._joined:
             # Once as the context that all drafts follow, once in the sequence that they are in.
-            context = sum(map(len, self._documents))
+            context = len(joined_ids(self._documents))
             return (2 * context + self.machine.capacity) * self._thread.engine.kv_bytes_per_token
         tokens = group_kv_tokens(len(self._documents), self.machine.capacity)
         return tokens * self._thread.engine.kv_bytes_per_token
@@ -446,19 +444,7 @@ class DecodingRun:
 
     def opened(self) -> DecodingOpened:
         """Return the first frame."""
-        if self._joined:
-            begun = self._cached_beginning()
-            there = self._store.has(begun.token_ids, begun.importer, begun.owner)
-            rest = [False] * (len(self._documents) - begun.documents)
-            return self.machine.opened([there] * begun.documents + rest)
-        wanted = zip(self._documents, self._importers, self._owners, strict=True)
-        return self.machine.opened(
-            [self._store.has(ids, importer, owner) for ids, importer, owner in wanted]
-        )
-
-    def stale(self, draft: DecodingDraft) -> bool:
-        """Return whether a draft has become void before it was sent."""
-        return draft.epoch != self.machine.epoch
+        return self.machine.opened()
 
     def receive(self, message: DecodeRequestMessage) -> list[DecodeResponseMessage]:
         """Take a frame after `open`; returns the answers. Raises as `DecoderMachine.receive`."""
@@ -489,13 +475,13 @@ class DecodingRun:
     async def _contexts(self) -> AsyncIterator[list[Session]]:
         """Hold what the drafts follow: each document, or one sequence of all."""
         if not self._joined:
-            async with self._store.held(self._documents, self._importers, self._owners) as held:
+            async with self._store.held(self._documents) as held:
                 yield [document.session for document in held]
             return
         # What is held is looked for and taken without a pause, in which it could be evicted.
         begun = self._cached_beginning()
-        async with self._store.held([begun.token_ids], [begun.importer], [begun.owner]) as (held,):
-            rest = joined_ids(self._documents[begun.documents :])
+        async with self._store.held([begun]) as (held,):
+            rest = joined_ids(self._documents)[len(begun.token_ids) :]
             if not rest:
                 yield [held.session]
                 return
@@ -503,7 +489,7 @@ class DecodingRun:
             engine = self._thread.engine
             length = begin.length + len(rest)
             session = await self._thread.opened(lambda: engine.fork(begin, begin.length, length))
-            handle = self._thread.submit_group(ExtendJob(session, rest))
+            handle = self._thread.submit(ExtendJob(session, rest))
             try:
                 await handle.future
                 yield [session]
@@ -511,19 +497,18 @@ class DecodingRun:
                 handle.cancel()
                 await self._thread.close(session.close)
 
-    def _cached_beginning(self) -> _Beginning:
+    def _cached_beginning(self) -> StoredText:
         """Return the beginning of the joined documents that the store has or will compute: the
         imported ones, where their sequence is there, else the first. Nothing of several documents
         is computed in the store, where the deletion of one would not find it."""
-        documents = self._documents
-        importers = self._importers
-        count = len(list(takewhile(lambda importer: importer is not None, importers)))
-        while count > 1:
-            token_ids = joined_ids(documents[:count])
-            if self._store.has(token_ids, importers[0]):
-                return _Beginning(token_ids, count, importers[0])
-            count -= 1
-        return _Beginning(documents[0], 1, importers[0], self._owners[0])
+        first = self._documents[0]
+        imported = list(takewhile(lambda text: text.importer is not None, self._documents))
+        while len(imported) > 1:
+            together = StoredText(joined_ids(imported), first.importer)
+            if self._store.has(together):
+                return together
+            imported.pop()
+        return first
 
     async def _next(self) -> None:
         """Wait for the running job, estimate missing relevances, or wait until a job can start."""
@@ -578,7 +563,7 @@ class DecodingRun:
             on_draft=on_draft,
             processor=self._processor,
         )
-        return self._thread.submit_group(job)
+        return self._thread.submit(job)
 
     def _drafted(self, work: DecodeTask, draft: LocalDraft, took_s: float) -> None:
         """Take the next draft, unless its work has become void."""
@@ -588,9 +573,8 @@ class DecodingRun:
         handle = running.handle
         queue_s = 0.0 if running.started else max(0.0, handle.started_s - handle.submitted_s)
         running.started = True
-        cost = DecodingCost(took_s, queue_s, handle.batch_size)
-        if (frame := self.machine.drafted(work, draft, cost)) is not None:
-            self._send(frame)
+        if (frame := self.machine.drafted(work, draft, took_s)) is not None:
+            self._send(frame, queue_s)
 
     def _text_of(self, target: DecodingTarget, text: AnswerText) -> DecodingText:
         """Return the text that became final with a target, and how many of its tokens count: none
@@ -610,7 +594,6 @@ class DecodingRun:
             spelt = [each.text for each in text.spelt(target.token_ids[:count])[0]]
         return DecodingText(
             session=target.session,
-            epoch=self.machine.epoch,
             base=target.base,
             prefix_hash=target.prefix_hash,
             text=final_text,
@@ -635,16 +618,6 @@ class DecodingRun:
             if self._running is not None:
                 self._running.handle.cancel()
             await thread.close(group.close)
-
-
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """The first `documents` of a joined sequence, which are held in the store."""
-
-    token_ids: tuple[int, ...]
-    documents: int
-    importer: Tenant | None
-    owner: str = ""
 
 
 @dataclass(slots=True, eq=False)

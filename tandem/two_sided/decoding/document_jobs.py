@@ -11,8 +11,8 @@ from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.backends.request_checks import check_length
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, log_partition, probs_from_logits
-from tandem.core.processors import LogitsProcessor, Pending
-from tandem.runtime.engine_jobs import ASIDE_S
+from tandem.core.processors import LogitsProcessor
+from tandem.runtime.engine_jobs import ASIDE_S, GroupJob
 from tandem.two_sided.protocol.decoder_machine import DecodeTask, LocalDraft
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import local_probs
@@ -78,11 +78,12 @@ OnLocalDraft = Callable[[LocalDraft, float], None]
 """Told of a draft and of the seconds since the one before it, or since the first pass began."""
 
 
-class DecodeJob:
-    """A `GroupJob` that drafts the tokens of a task one by one, each from the mixture of what the
-    sequences say. Every draft but the last is handed to `on_draft` on the engine thread; the last
-    is the result, or None where the processor leaves no token. A token is one pass over all
-    sequences; a long prompt takes several."""
+class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
+    """Drafts the tokens of a task one by one, each from the mixture of what the sequences say.
+
+    Every draft but the last is handed to `on_draft` on the engine thread; the last is the result,
+    or None where the processor leaves no token. A token is one pass over all sequences; a long
+    prompt takes several."""
 
     def __init__(
         self,
@@ -108,8 +109,9 @@ class DecodeJob:
         self._since_s = self._took_s = 0.0
         self._chunks = ChunkedRequests(())
         self._rows: list[Array] = []
-        self.awaits: Pending | None = None
-        self.overdue = InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
+
+    def overdue(self) -> Exception:
+        return InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
 
     def requests(self) -> Sequence[ForwardRequest]:
         if not self._chunks:
@@ -191,9 +193,9 @@ def side_probs(logits: Sequence[Array], weights: Array, sampling: SamplingParams
     return local_probs(np.stack(distributions), weights).astype(np.float32)
 
 
-class PrefillJob:
-    """A `GroupJob` that computes the keys and values of several texts, each in a full session and
-    in one piece, so that their bits do not depend on other requests."""
+class PrefillJob(GroupJob[list[Session]]):
+    """Computes the keys and values of several texts, each in a full session and in one piece, so
+    that their bits do not depend on other requests."""
 
     def __init__(self, engine: Engine, texts: Sequence[tuple[int, ...]]) -> None:
         self._engine = engine
@@ -225,9 +227,9 @@ class PrefillJob:
             session.close()
 
 
-class ExtendJob:
-    """A `GroupJob` that computes the keys and values of `token_ids` after what a session holds. The
-    session stays its owner's to close."""
+class ExtendJob(GroupJob[Session]):
+    """Computes the keys and values of `token_ids` after what a session holds. The session stays its
+    owner's to close."""
 
     def __init__(self, session: Session, token_ids: tuple[int, ...]) -> None:
         self._session = session

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from tandem.backends.interface import Session
@@ -30,11 +30,6 @@ TakeIn = Callable[[Any], Awaitable[None]]
 
 Source = Literal["memory", "disk", "computed", "imported"]
 """Where a document's keys and values came from; computed for another request: memory."""
-
-
-def importer_of(document: ContextDocument, caller: str) -> Tenant | None:
-    """Say whose import may stand in for a document of this caller; None: nobody's."""
-    return Tenant(caller, document.imported_for) if document.imported else None
 
 
 class ForgottenDocuments:
@@ -63,6 +58,32 @@ class ForgottenDocuments:
         return now < max(self._all_until_s, self._until_s.get(document, 0.0))
 
 
+@dataclass(frozen=True)
+class StoredText:
+    """A document as the model reads it, or several in one sequence.
+
+    `importer`: whose import may stand in for it; None: nobody's. `owner`: whose document it is,
+    which is computed and kept apart from the same text of others; empty: the operator's. `parts`:
+    hashes of the documents that it is joined of, each as it is alone; none: it is one. A joined
+    text goes when one of them is forgotten, and unless it is an import with its last user; it is
+    never on disk."""
+
+    token_ids: tuple[int, ...]
+    importer: Tenant | None = None
+    owner: str = ""
+    parts: frozenset[str] = frozenset()
+
+    @cached_property
+    def hash(self) -> str:
+        return document_hash(self.token_ids, self.owner)
+
+
+def stored_text(token_ids: tuple[int, ...], document: ContextDocument, caller: str) -> StoredText:
+    """Return a caller's document, which reads as these ids."""
+    importer = Tenant(caller, document.imported_for) if document.imported else None
+    return StoredText(token_ids, importer, document.owner)
+
+
 @dataclass(frozen=True, slots=True)
 class HeldDocument:
     """A document to fork from, while it is held."""
@@ -73,31 +94,24 @@ class HeldDocument:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A document in memory, or on its way there. `users` hold it; `ready` brings its session."""
+    """A text in memory, or on its way there. `users` hold it; `ready` brings its session."""
 
-    hash: str
+    text: StoredText
     importer: Tenant | None
     """Whose import it is; None: computed here."""
-    owner: str
-    """Whose document it is; `hash` is of both."""
-    token_ids: tuple[int, ...]
     size: int
     ready: asyncio.Future[Session]
-    parts: frozenset[str] = frozenset()
-    """Hashes of the documents that it is joined of, each as it is alone; none: it is one. It goes
-    when one of them is forgotten, and unless it is an import with its last user; it is never on
-    disk."""
     users: int = 0
     source: Source = "computed"
 
     @property
     def key(self) -> tuple[Tenant | None, str]:
-        return self.importer, self.hash
+        return self.importer, self.text.hash
 
     @property
     def hashes(self) -> frozenset[str]:
         """Its own, and those of its parts."""
-        return self.parts | {self.hash}
+        return self.text.parts | {self.text.hash}
 
 
 class DocumentStore:
@@ -121,28 +135,13 @@ class DocumentStore:
         self._forgotten = ForgottenDocuments()
 
     @asynccontextmanager
-    async def held(
-        self,
-        documents: Sequence[tuple[int, ...]],
-        importers: Sequence[Tenant | None] = (),
-        owners: Sequence[str] = (),
-        parts: Sequence[frozenset[str]] = (),
-    ) -> AsyncIterator[list[HeldDocument]]:
-        """Hold the documents, in order, in memory until the context is left: read from disk, or
-        computed in one pass. `importers`, one for each: whose import may stand in for it; `owners`:
-        whose document it is, which is computed and kept apart from the same text of others;
-        `parts`: hashes of the documents that it is joined of, none for a single one. Raises
-        ResourceExhausted where they do not fit beside what others hold."""
+    async def held(self, texts: Sequence[StoredText]) -> AsyncIterator[list[HeldDocument]]:
+        """Hold the texts, in order, in memory until the context is left: read from disk, or
+        computed in one pass. Raises ResourceExhausted where they do not fit beside what others
+        hold."""
         taken: list[_Entry] = []
         try:
-            wanted = zip(
-                documents,
-                importers or [None] * len(documents),
-                owners or [""] * len(documents),
-                parts or [frozenset[str]()] * len(documents),
-                strict=True,
-            )
-            fresh = self._take(wanted, taken)
+            fresh = self._take(texts, taken)
             if fresh:
                 self._start(self._fill(fresh))
             sessions = [await asyncio.shield(entry.ready) for entry in taken]
@@ -181,14 +180,11 @@ class DocumentStore:
         return len(there)
 
     @asynccontextmanager
-    async def room(
-        self, token_ids: tuple[int, ...], importer: Tenant, parts: frozenset[str] = frozenset()
-    ) -> AsyncIterator[TakeIn]:
-        """Hold room for a document that was computed elsewhere, until the context is left or what
-        is yielded has been called with its keys and values. `parts` as of `held`. Raises
+    async def room(self, text: StoredText) -> AsyncIterator[TakeIn]:
+        """Hold room for a text that was computed elsewhere, until the context is left or what is
+        yielded has been called with its keys and values. It then serves its importer alone. Raises
         ResourceExhausted as `held`."""
-        entry = self._reserve(token_ids, "", importer)
-        entry.parts = parts
+        entry = self._reserve(text, text.importer)
         placement_policy: list[asyncio.Task[None]] = []
 
         async def take_in(tensors: Any) -> None:
@@ -201,18 +197,14 @@ class DocumentStore:
             if not placement_policy:
                 self.bytes_in_use -= entry.size
 
-    def has(
-        self, token_ids: tuple[int, ...], importer: Tenant | None = None, owner: str = ""
-    ) -> bool:
-        """Return whether a owner's document is probably cached, as an import of `importer` or as
-        the store's own: its file may turn out to be corrupt."""
-        key = document_hash(token_ids, owner)
-        if (None, key) in self._entries or self._on_disk(token_ids, owner):
-            return True
-        return importer is not None and (importer, key) in self._entries
+    def has(self, text: StoredText) -> bool:
+        """Return whether a text is probably cached, as the store's own or as an import of its
+        importer: its file may turn out to be corrupt."""
+        return self._cached_entry(text) is not None or self._on_disk(text)
 
-    def _on_disk(self, token_ids: tuple[int, ...], owner: str) -> bool:
-        return self._files is not None and self._files.path(token_ids, owner).exists()
+    def _on_disk(self, text: StoredText) -> bool:
+        files = self._files
+        return files is not None and files.path(text.token_ids, text.owner).exists()
 
     async def close(self) -> None:
         """Wait for what is being computed and written, then free everything."""
@@ -221,20 +213,14 @@ class DocumentStore:
         with suppress(Unavailable):  # an engine that is stuck keeps them until the process ends
             await asyncio.gather(*map(self._evict, list(self._entries.values())))
 
-    def _take(
-        self,
-        wanted: Iterable[tuple[tuple[int, ...], Tenant | None, str, frozenset[str]]],
-        taken: list[_Entry],
-    ) -> list[_Entry]:
-        """Hold every document, given with its importer, its owner and its parts, and return those
-        that are to be made."""
+    def _take(self, texts: Iterable[StoredText], taken: list[_Entry]) -> list[_Entry]:
+        """Hold every text, and return those that are to be made."""
         fresh: list[_Entry] = []
         try:
-            for token_ids, importer, owner, parts in wanted:
-                entry = self._cached_entry(token_ids, importer, owner)
+            for text in texts:
+                entry = self._cached_entry(text)
                 if entry is None:
-                    entry = self._reserve(token_ids, owner)
-                    entry.parts = parts
+                    entry = self._reserve(text)
                     fresh.append(entry)
                 self._entries.pop(entry.key, None)  # the most recently used one from now on
                 self._entries[entry.key] = entry
@@ -246,21 +232,16 @@ class DocumentStore:
             raise
         return fresh
 
-    def _cached_entry(
-        self, token_ids: tuple[int, ...], importer: Tenant | None, owner: str
-    ) -> _Entry | None:
+    def _cached_entry(self, text: StoredText) -> _Entry | None:
         """Return the store's own entry, if any; an import only where there is none, not on disk
         either."""
-        key = document_hash(token_ids, owner)
-        local = self._entries.get((None, key))
-        if local is not None or importer is None or self._on_disk(token_ids, owner):
+        local = self._entries.get((None, text.hash))
+        if local is not None or text.importer is None or self._on_disk(text):
             return local
-        return self._entries.get((importer, key))
+        return self._entries.get((text.importer, text.hash))
 
-    def _reserve(
-        self, token_ids: tuple[int, ...], owner: str, importer: Tenant | None = None
-    ) -> _Entry:
-        size = len(token_ids) * self._thread.engine.kv_bytes_per_token
+    def _reserve(self, text: StoredText, importer: Tenant | None = None) -> _Entry:
+        size = len(text.token_ids) * self._thread.engine.kv_bytes_per_token
         for entry in list(self._entries.values()):
             if self.bytes_in_use + size <= self.budget_bytes:
                 break
@@ -273,14 +254,7 @@ class DocumentStore:
             )
         self.bytes_in_use += size
         ready: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        return _Entry(
-            hash=document_hash(token_ids, owner),
-            importer=importer,
-            owner=owner,
-            token_ids=token_ids,
-            size=size,
-            ready=ready,
-        )
+        return _Entry(text, importer, size, ready)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it to its end even if its caller leaves: another may wait for it."""
@@ -299,7 +273,7 @@ class DocumentStore:
         except BaseException:
             self.bytes_in_use -= entry.size
             raise
-        if entry.key in self._entries or (None, entry.hash) in self._entries:
+        if entry.key in self._entries or (None, entry.text.hash) in self._entries:
             self.bytes_in_use -= entry.size
             await thread.call(session.close)
             return
@@ -311,7 +285,7 @@ class DocumentStore:
     def _ready(self, entry: _Entry, session: Session) -> None:
         """Write a document that was computed to disk."""
         entry.ready.set_result(session)
-        if self._files is not None and not entry.parts:
+        if self._files is not None and not entry.text.parts:
             entry.users += 1  # until it is written
             self._start(self._write(entry, self._files))
 
@@ -337,7 +311,7 @@ class DocumentStore:
             return entries
         missing = []
         for entry in entries:
-            tensors = await asyncio.to_thread(files.read, entry.token_ids, entry.owner)
+            tensors = await asyncio.to_thread(files.read, entry.text.token_ids, entry.text.owner)
             if tensors is None:
                 missing.append(entry)
             else:
@@ -346,8 +320,8 @@ class DocumentStore:
         return missing
 
     async def _compute(self, entries: list[_Entry]) -> None:
-        job = PrefillJob(self._thread.engine, [entry.token_ids for entry in entries])
-        done = await self._thread.submit_group(job).future
+        job = PrefillJob(self._thread.engine, [entry.text.token_ids for entry in entries])
+        done = await self._thread.submit(job).future
         for entry, session in zip(entries, done.value, strict=True):
             self._ready(entry, session)
 
@@ -357,7 +331,9 @@ class DocumentStore:
             async with self._writing:
                 if kept is not None and not self._is_forgotten(entry):
                     tensors = await self._thread.call(partial(kept.export, entry.ready.result()))
-                    await asyncio.to_thread(files.write, entry.token_ids, tensors, entry.owner)
+                    await asyncio.to_thread(
+                        files.write, entry.text.token_ids, tensors, entry.text.owner
+                    )
         finally:
             self._release(entry)
 
@@ -368,7 +344,7 @@ class DocumentStore:
     def _drop_forgotten(self, entry: _Entry) -> None:
         idle = not entry.users and entry.ready.done() and self._entries.get(entry.key) is entry
         # What several documents were found together tells what was asked: it is for one request.
-        passing = entry.parts and entry.importer is None
+        passing = entry.text.parts and entry.importer is None
         if idle and (passing or self._is_forgotten(entry)):
             self._evict(entry)
 

@@ -13,7 +13,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
-from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
+from tandem.two_sided.decoding.document_store import DocumentStore, StoredText, stored_text
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
 
@@ -71,11 +71,7 @@ class KvTransfer:
         """Return whether each sequence of documents is probably cached, imports of `caller`
         included for those that may be imported. Raises InvalidArgument."""
         return [
-            self._store.has(
-                await self._read(sequence),
-                importer_of(sequence[0], caller),
-                sequence[0].owner,
-            )
+            self._store.has(stored_text(await self._read(sequence), sequence[0], caller))
             for sequence in sequences
             if sequence
         ]
@@ -97,9 +93,10 @@ class KvTransfer:
         model.check_used_by(user)
         token_ids = await self._read(sequence)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        owner = _owner_of(sequence)
-        parts = await self._parts(sequence)
-        async with self._store.held([token_ids], owners=[owner], parts=[parts]) as (held,):
+        # The tenant's whose document stands in it, else the operator's.
+        owner = next((document.owner for document in sequence if document.owner), "")
+        text = StoredText(token_ids, owner=owner, parts=await self._parts(sequence))
+        async with self._store.held([text]) as (held,):
             session = held.session
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)
@@ -129,7 +126,7 @@ class KvTransfer:
         importer = Tenant(caller, sequence[0].imported_for)
         # What is imported is nobody's own here, whoever owns it there.
         parts = await self._parts([replace(each, owner="") for each in sequence])
-        async with self._store.room(token_ids, importer, parts) as take_in:
+        async with self._store.room(StoredText(token_ids, importer, parts=parts)) as take_in:
 
             async def received(packed: bytes) -> None:
                 digest = await asyncio.to_thread(hashlib.sha256, packed)
@@ -168,8 +165,3 @@ class KvTransfer:
                 " its own memory; fetch the documents' text instead (drcg-text)"
             )
         return kept
-
-
-def _owner_of(sequence: Sequence[ContextDocument]) -> str:
-    """Return whose a sequence is: the tenant's whose document stands in it, else the operator's."""
-    return next((document.owner for document in sequence if document.owner), "")

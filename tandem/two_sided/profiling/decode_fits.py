@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.runtime.private_files import replace_privately
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.profiler import DecodeFit, fit_decoding
 
@@ -63,17 +63,11 @@ def read_fits(path: Path) -> dict[Side, StoredFit]:
 def write_fits(path: Path, fits: Mapping[Side, StoredFit]) -> None:
     """Replace the file at once. Raises TandemError naming it."""
     entries = {name: _entry(fits[side]) for name, side in NAMES.items() if side in fits}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    content = json.dumps({"format": FORMAT, "fits": entries}, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "fits": entries}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_privately(path, content.encode())
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise TandemError(f"{path}: cannot be written: {error.strerror}") from None
 
 

@@ -39,11 +39,9 @@ from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, PlacementPolicy, placement_policy_for
 from tandem.two_sided.protocol.profiler import (
-    FixedSource,
     Reading,
     SideProfiler,
     both_sides,
-    combined,
 )
 
 
@@ -67,7 +65,7 @@ class Profiling:
         self._clock = clock
         self._decisions = SideDecisions(metrics)
         self._fit: StoredFit | None = None
-        self._registry = RegistrySource(metrics.registry)
+        self._registry = metrics.registry
         self._measured_s = -inf
         self._server = server
         self._queues = Queues(NAMES[side], instance)
@@ -92,9 +90,8 @@ class Profiling:
         samples = () if self._server is None else self._server.read()
         age_s = self._clock() - self._measured_s
         name = NAMES[self._side]
-        local = self._registry.reading()
         return earlier_reading(
-            local,
+            registry_reading(self._registry),
             own_age_s=age_s,
             samples=samples,
             preset=preset,
@@ -114,7 +111,7 @@ class Profiling:
         any."""
         if profiler.link.times is not None:
             self._measured_s = self._clock()
-        return both_sides(combined([profiler, FixedSource(earlier)]))
+        return both_sides(profiler.reading().or_else(earlier))
 
     def placement_policy(
         self, request: AggregationRequest, profiler: SideProfiler
@@ -175,30 +172,23 @@ MEASURED = {
 """The metric that holds each number of a reading."""
 
 
-class RegistrySource:
-    """Measurements of earlier requests of this process: the gauges that it exports itself."""
-
-    name = "registry"
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def reading(self) -> Reading:
-        # Of these gauges alone: the registry's own look-up collects every metric for each number.
-        gauges = self._registry.restricted_registry(MEASURED.values()).collect()
-        values = {
-            (sample.name, sample.labels["side"]): sample.value
-            for gauge in gauges
-            for sample in gauge.samples
-            if sample.labels.keys() == {"side"}
+def registry_reading(registry: CollectorRegistry) -> Reading:
+    """Return what earlier requests of this process measured: the gauges that it exports itself."""
+    # Of these gauges alone: the registry's own look-up collects every metric for each number.
+    gauges = registry.restricted_registry(MEASURED.values()).collect()
+    values = {
+        (sample.name, sample.labels["side"]): sample.value
+        for gauge in gauges
+        for sample in gauge.samples
+        if sample.labels.keys() == {"side"}
+    }
+    return Reading(
+        **{
+            f"{side}_{field}": values.get((metric, side))
+            for field, metric in MEASURED.items()
+            for side in SIDES
         }
-        return Reading(
-            **{
-                f"{side}_{field}": values.get((metric, side))
-                for field, metric in MEASURED.items()
-                for side in SIDES
-            }
-        )
+    )
 
 
 def earlier_reading(

@@ -8,13 +8,14 @@ on the aggregation side nor on the link or its losses.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import TokenSource
 from tandem.two_sided.protocol.draft_head import DraftHead, SentDraft, aggregate_sent
-from tandem.two_sided.protocol.draft_queues import BothDrafts, FirstDrafts, QueuedDraft
+from tandem.two_sided.protocol.draft_queues import QueuedDraft
 from tandem.two_sided.protocol.messages import AggregationRequest, SentProbs
 from tandem.two_sided.protocol.mixture import Side, Weights, coupled_side, side_weights
 from tandem.two_sided.protocol.placement import first_side
@@ -32,6 +33,10 @@ FETCH_FACTOR = 8
 """By how much a top list grows that could not certify the argmax."""
 
 
+Drafts = Mapping[Side, QueuedDraft]
+"""The sides' drafts for one position after one text, as far as they are here."""
+
+
 @dataclass(frozen=True, slots=True)
 class NeedsTopList:
     """The token is undecided before the other side's top list has `count` entries."""
@@ -43,7 +48,7 @@ class TokenRule:
     """The token of a position from the sides' drafts and what came with them. As it stands here,
     nothing is mixed: a draft is the token."""
 
-    def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
+    def token(self, drafts: Drafts, at: Side, position: int) -> int | NeedsTopList:
         """Decide from both drafts at the side `at`, where its own distribution is known in full."""
         raise AssertionError("the token is one side's draft")
 
@@ -65,11 +70,11 @@ class MixtureRule(TokenRule):
         self._rng = rng
         self._headed = headed
 
-    def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
+    def token(self, drafts: Drafts, at: Side, position: int) -> int | NeedsTopList:
         return aggregate_sent(
-            device=_sent(drafts.device),
-            cloud=_sent(drafts.cloud),
-            weights=side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
+            device=_sent(drafts[Side.DEVICE]),
+            cloud=_sent(drafts[Side.CLOUD]),
+            weights=weights_of(drafts),
             rng=self._rng,
             position=position,
         ).token_id
@@ -84,16 +89,16 @@ class MixtureRule(TokenRule):
 class ArgmaxRule(TokenRule):
     """Temperature 0: the argmax of the mixture, from the other side's top list."""
 
-    def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
-        local = drafts.of(at).probs
-        other = drafts.of(at.other).probs
+    def token(self, drafts: Drafts, at: Side, position: int) -> int | NeedsTopList:
+        local = drafts[at].probs
+        other = drafts[at.other].probs
         assert isinstance(local, np.ndarray), "a side knows its own distributions"
         assert isinstance(other, TopList), "checked on receipt"
         count = len(other.ids)
         lists = {at: top_list(local, count, other.ids), at.other: other}
         argmax = certified_argmax(
             [lists[side] for side in Side],
-            side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
+            weights_of(drafts),
         )
         return NeedsTopList(count * FETCH_FACTOR) if argmax is None else argmax
 
@@ -118,20 +123,17 @@ class AggregationRule:
         self.token_rule = token_rule
         self._side = side
 
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
+    def decide(self, position: int, drafts: Drafts) -> int | NeedsTopList | None:
         """Return the token, if this side decides it and has what it takes."""
-        here = drafts.both()
-        return None if here is None else self.token_rule.token(here, self._side, position)
+        is_due = len(drafts) == len(Side)
+        return self.token_rule.token(drafts, self._side, position) if is_due else None
 
-    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
+    def token_source(self, position: int, token_id: int, drafts: Drafts) -> TokenSource:
         """Return who made the token that these drafts decided."""
-        device, cloud = (
-            draft is not None and draft.token_id == token_id
-            for draft in (drafts.device, drafts.cloud)
-        )
-        if device:
-            return TokenSource.BOTH if cloud else TokenSource.DEVICE
-        return TokenSource.CLOUD if cloud else TokenSource.RECOVERED
+        sides = [side for side, draft in drafts.items() if draft.token_id == token_id]
+        if not sides:
+            return TokenSource.RECOVERED
+        return TokenSource.BOTH if len(sides) > 1 else _SIDES[sides[0]]
 
     def sends_draft(self, position: int) -> bool:
         """Return whether the other side needs this side's draft for the position."""
@@ -159,7 +161,7 @@ class SingleAggregator(AggregationRule):
     def here(self) -> bool:
         return self.aggregation_side is self._side
 
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
+    def decide(self, position: int, drafts: Drafts) -> int | NeedsTopList | None:
         return super().decide(position, drafts) if self.here else None
 
     def sends_draft(self, position: int) -> bool:
@@ -171,55 +173,49 @@ class SingleAggregator(AggregationRule):
 
 class SharedCoin(AggregationRule):
     """A coin says whose draft is the token. Both sides know it beforehand, so neither waits in
-    vain."""
+    vain.
 
-    def __init__(self, side: Side, weights: Weights, rng: RandomSource) -> None:
-        super().__init__(side, TokenRule())
-        self._weights = weights
-        self._rng = rng
-
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        draft = drafts.of(self._owner(position))
-        return None if draft is None else draft.token_id
-
-    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
-        # Not whether the other side drafted the same, which is known here only at times.
-        return _SIDES[self._owner(position)]
-
-    def sends_draft(self, position: int) -> bool:
-        return self._owner(position) is self._side
-
-    def _owner(self, position: int) -> Side:
-        return coupled_side(self._weights, self._rng, position)
-
-
-class ReweightedCoin(SharedCoin):
-    """The same where the weights change every `every` tokens of an answer from `start` on. The
-    first drafts of a stretch carry the new h, so both are sent and both are waited for: one way
-    more per stretch. `first`: where this stream begins, in the middle of a stretch or not."""
+    Its weights may change every `every` tokens of an answer from `start` on; 0: never. The first
+    drafts of a stretch carry the new h, so both are sent and both are waited for: one way more per
+    stretch. `first`: where this stream begins, in the middle of a stretch or not."""
 
     def __init__(
         self, side: Side, weights: Weights, *, rng: RandomSource, every: int, start: int, first: int
     ) -> None:
-        super().__init__(side, weights, rng)
+        super().__init__(side, TokenRule())
+        self._weights = weights
+        self._rng = rng
         self._every = every
         self._start = start
         self._first = first
-        self._known_until = first
+        self._known_until: float = first if every else inf
 
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        if begins_stretch(position, every=self._every, start=self._start, first=self._first):
-            if drafts.device is None or drafts.cloud is None:
+    def decide(self, position: int, drafts: Drafts) -> int | NeedsTopList | None:
+        if self._begins_stretch(position):
+            if len(drafts) < len(Side):
                 return None
-            self._weights = side_weights(drafts.device.log_mass, drafts.cloud.log_mass)
+            self._weights = weights_of(drafts)
             stretch = (position - self._start) // self._every
             self._known_until = self._start + (stretch + 1) * self._every
-        return super().decide(position, drafts)
+        draft = drafts.get(self._owner(position))
+        return None if draft is None else draft.token_id
+
+    def token_source(self, position: int, token_id: int, drafts: Drafts) -> TokenSource:
+        # Not whether the other side drafted the same, which is known here only at times.
+        return _SIDES[self._owner(position)]
 
     def sends_draft(self, position: int) -> bool:
-        if begins_stretch(position, every=self._every, start=self._start, first=self._first):
+        if self._begins_stretch(position):
             return True
-        return position < self._known_until and super().sends_draft(position)
+        return position < self._known_until and self._owner(position) is self._side
+
+    def _owner(self, position: int) -> Side:
+        return coupled_side(self._weights, self._rng, position)
+
+    def _begins_stretch(self, position: int) -> bool:
+        if not self._every:
+            return False
+        return position == self._first or (position - self._start) % self._every == 0
 
 
 class OneSide(AggregationRule):
@@ -232,11 +228,11 @@ class OneSide(AggregationRule):
         self._owner = owner
         self._streams = not whole_answer
 
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        draft = drafts.of(self._owner)
+    def decide(self, position: int, drafts: Drafts) -> int | NeedsTopList | None:
+        draft = drafts.get(self._owner)
         return None if draft is None else draft.token_id
 
-    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
+    def token_source(self, position: int, token_id: int, drafts: Drafts) -> TokenSource:
         return _SIDES[self._owner]
 
     def sends_draft(self, position: int) -> bool:
@@ -280,9 +276,9 @@ def aggregation_rule_for(
         return OneSide(side, coupled_side(weights, rng, start), whole_answer=True)
     if greedy:
         return AggregationRule(side, token_rule)
-    if every := weights_change_every(request):
-        return ReweightedCoin(side, weights, rng=rng, every=every, start=start, first=first)
-    return SharedCoin(side, weights, rng)
+    # Processors leave more of one side's mass than of another's, position by position.
+    every = 1 if request.processors.active else preset.reweigh_every
+    return SharedCoin(side, weights, rng=rng, every=every, start=start, first=first)
 
 
 def _only_side(preset: AggregationPreset, device: float | None, cloud: float | None) -> Side | None:
@@ -295,16 +291,9 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     return Side.DEVICE if cloud == -np.inf else None
 
 
-def weights_change_every(request: AggregationRequest) -> int:
-    """Return the number of tokens after which the sides' weights change; 0: never."""
-    # Processors leave more of one side's mass than of another's, position by position.
-    return 1 if request.processors.active else request.preset.reweigh_every
-
-
-def begins_stretch(position: int, *, every: int, start: int, first: int) -> bool:
-    """Return whether a stretch with new weights begins at a position of an answer that begins at
-    `start`, or the stream, which begins at `first`."""
-    return position == first or (position - start) % every == 0
+def weights_of(drafts: Drafts) -> Weights:
+    """Return the sides' shares by the h that came with their drafts."""
+    return side_weights(drafts[Side.DEVICE].log_mass, drafts[Side.CLOUD].log_mass)
 
 
 def _sent(draft: QueuedDraft) -> SentDraft:

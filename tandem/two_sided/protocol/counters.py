@@ -24,7 +24,6 @@ class AggregationStats:
     decode_s: dict[Side, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
     side_moves: int = 0
     fetches: int = 0
-    stale_drafts: int = 0
     streams: int = 0
     links_lost: int = 0
     loss_noticed_s: float = 0.0
@@ -33,9 +32,6 @@ class AggregationStats:
     def resumes(self) -> int:
         """Streams after the first."""
         return max(0, self.streams - 1)
-
-    def acceptance_rate(self, side: Side) -> float | None:
-        return self.accepted[side] / self.drafted[side] if self.drafted[side] else None
 
 
 class MeasurementSink(Protocol):

@@ -1,9 +1,9 @@
 """The decoder's half of two-sided decoding: drafts ahead of what the two sides agree on. Drafts
-stand until a target differs from them or new relevances arrive.
+stand until a target differs from them.
 
-Invariants: committed tokens are never taken back; the epoch rises when drafts that may have been
-sent become void. A work whose text has changed is no longer `running`: its drafts are ignored, and
-whoever runs it should stop.
+Invariants: committed tokens are never taken back; a draft says after which text it was drawn. A
+work whose text has changed is no longer `running`: its drafts are ignored, and whoever runs it
+should stop.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from tandem.specdec.cloud import VocabularyMismatch
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
-    DecodingRelevance,
     DecodingTarget,
-    DocumentUse,
+    frame_header,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
@@ -117,7 +115,6 @@ class DecoderMachine:
             leading_length=leading_length,
         )
         self.phase = DecoderPhase.DECODING
-        self.epoch = 0
         self.running: DecodeTask | None = None
         self.committed = PrefixedTokens((*prompt_ids, *opening.committed_ids))
         self.sampling = probs_sampling(opening.sampling)
@@ -134,24 +131,20 @@ class DecoderMachine:
             relevances = [log_mass(relevances)]  # one sequence, which has what they have together
         self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
 
-    def opened(self, cached: Sequence[bool]) -> DecodingOpened:
-        """Return the first frame; `cached` says of each document whether its KV is there."""
+    def opened(self) -> DecodingOpened:
+        """Return the first frame."""
         model = self.model
         return DecodingOpened(
-            self.opening.session,
-            self.epoch,
-            len(self.committed),
-            self.committed.prefix,
+            **self._header(),
             model_name=model.name,
             vocabulary_hash=model.vocabulary_hash,
             vocabulary_size=model.vocabulary_size,
             context_length=model.context_length,
             eos_token_ids=model.eos_token_ids,
             prompt_ids=self.prompt_ids,
-            log_mass=self._mixtures.current.log_mass,
-            ahead=self.opening.ahead,
+            log_mass=self._mixtures.first.log_mass,
             max_tokens=self.max_tokens,
-            documents=tuple(map(DocumentUse, self._lengths, cached)),
+            document_tokens=tuple(self._lengths),
             processes=True,
         )
 
@@ -167,8 +160,6 @@ class DecoderMachine:
         match message:
             case DecodingTarget():
                 self._commit(message)
-            case DecodingRelevance():
-                self._reweigh(message)
             case Ping():
                 return [Pong(**self._header(), nonce=message.nonce)]
             case Cancel():
@@ -221,24 +212,21 @@ class DecoderMachine:
         """The answer as far as it is drafted."""
         return (*self.committed.since(len(self.prompt_ids)), *self._drafts)
 
-    def drafted(
-        self, work: DecodeTask, draft: LocalDraft, cost: DecodingCost
-    ) -> DecodingDraft | None:
+    def drafted(self, work: DecodeTask, draft: LocalDraft, decode_s: float) -> DecodingDraft | None:
         """Take the next draft of a task. Return the frame to send, or None if the task is no longer
         running."""
         if work is not self.running:
             return None
         position = len(self.committed) + len(self._drafts)
         frame = DecodingDraft(
-            self.opening.session,
-            self.epoch,
-            position,
-            self.committed.prefix_with(self._drafts),
+            session=self.opening.session,
+            base=position,
+            prefix_hash=self.committed.prefix_with(self._drafts),
             token_id=draft.token_id,
             probs=draft.probs,
             log_mass=work.mixture.log_mass + draft.log_left,
             committed=len(self.committed),
-            cost=cost,
+            decode_s=decode_s,
         )
         self._drafts.append(draft.token_id)
         self._kept = draft.kept
@@ -246,6 +234,14 @@ class DecoderMachine:
         if position + 1 == work.position + work.count:
             self.running = None
         return frame
+
+    def stands(self, draft: DecodingDraft) -> bool:
+        """Return whether a draft still follows the text, and is not committed."""
+        place = draft.base - len(self.committed)
+        return (
+            0 <= place < len(self._drafts)
+            and self.committed.prefix_with(self._drafts[:place]) == draft.prefix_hash
+        )
 
     def ended_dead(self, work: DecodeTask) -> None:
         """End a task after whose drafts processors leave no token. Nothing more is drafted until
@@ -273,7 +269,7 @@ class DecoderMachine:
         self.committed.extend(target.token_ids)
         self.accepted_tokens += matching
         if matching < len(target.token_ids):
-            self._go_back(target.base + matching, voids=matching < len(self._drafts))
+            self._go_back(target.base + matching)
             self._drafts.clear()
         else:
             del self._drafts[:matching]
@@ -284,7 +280,6 @@ class DecoderMachine:
     def _check_target(self, target: DecodingTarget) -> None:
         if self.phase is DecoderPhase.COMPLETE:
             raise ProtocolError(self.phase, "target", "the answer is complete")
-        self._check_epoch(target.epoch)
         if target.base != (end := len(self.committed)):
             why = f"{target.base} is not where the committed text ends, {end}"
             raise InvalidArgument("base", why)
@@ -295,30 +290,9 @@ class DecoderMachine:
         if target.base + len(target.token_ids) > self.capacity:
             raise InvalidArgument("token_ids", f"more than max_tokens, {self.max_tokens}")
 
-    def _reweigh(self, message: DecodingRelevance) -> None:
-        self._check_epoch(message.epoch)
-        self._check_count(message.relevances)
-        if self.opening.reweigh_every:
-            raise InvalidArgument("relevances", "this session estimates them by itself")
-        if self.opening.joined:
-            raise InvalidArgument("relevances", "joined documents have no weights")
-        if not len(self.committed) <= message.base <= self.capacity:
-            raise InvalidArgument("base", f"{message.base} is outside the answer to come")
-        if message.base == len(self.committed):
-            self.committed.check(message.base, message.prefix_hash)
-        mixture = LocalMixture.of(message.relevances)
-        drafted = message.base - len(self.committed)
-        # The epoch rises even if no draft is void: so the aggregator can predict it.
-        self._go_back(message.base, voids=True)
-        del self._drafts[drafted:]
-        self._mixtures.change(message.base, mixture)
-        self._mixtures.forget_before(len(self.committed))
-
-    def _go_back(self, position: int, voids: bool) -> None:
-        """Drop drafts from `position` on, those under way too."""
+    def _go_back(self, position: int) -> None:
+        """Drop what is under way from `position` on."""
         self._kept = min(self._kept, position)
-        if voids:
-            self.epoch += 1
         if self.running is not None and position < self.running.position + self.running.count:
             self.running = None
 
@@ -332,18 +306,8 @@ class DecoderMachine:
             why = f"{len(relevances)} for {len(self._lengths)} documents"
             raise InvalidArgument("relevances", why)
 
-    def _check_epoch(self, epoch: int) -> None:
-        if epoch > self.epoch:
-            raise InvalidArgument("epoch", f"{epoch} is ahead of the decoder's {self.epoch}")
-
     def _header(self) -> FrameHeader:
-        """Return the fields that every frame carries."""
-        return {
-            "session": self.opening.session,
-            "epoch": self.epoch,
-            "base": len(self.committed),
-            "prefix_hash": self.committed.prefix,
-        }
+        return frame_header(self.opening.session, self.committed)
 
 
 def probs_sampling(sampling: SamplingParams) -> SamplingParams:
@@ -441,27 +405,26 @@ class RelevanceEstimate:
 
 
 class LocalMixtures:
-    """`start`: the answer's first position; `every`: positions between estimates, 0 for none."""
+    """The mixtures of an answer that begins at position `start`. `every`: positions between
+    estimates, 0 for none."""
 
     def __init__(self, relevances: Sequence[float], start: int, every: int = 0) -> None:
-        self.current = LocalMixture.of(relevances)
+        self.first = LocalMixture.of(relevances)
         self._start = start
         self._every = every if relevances else 0
-        self._changes: list[tuple[int, LocalMixture]] = []
         self._estimates: dict[int, tuple[tuple[int, ...], LocalMixture]] = {}
 
     def at(self, answer_ids: Sequence[int]) -> tuple[LocalMixture | None, int | None]:
         """Return the mixture after these tokens of the answer, None while its estimate is missing;
         and the position up to which it holds, if any."""
-        position = self._start + len(answer_ids)
-        if self._every:
-            return self._estimated_at(tuple(answer_ids))
-        mixture = self.current
-        for base, changed in self._changes:
-            if position < base:
-                return mixture, base
-            mixture = changed
-        return mixture, None
+        if not self._every:
+            return self.first, None
+        length = len(answer_ids) // self._every * self._every
+        until = self._start + length + self._every
+        if not length:
+            return self.first, until
+        text, mixture = self._estimates.get(self._start + length, (None, None))
+        return mixture if text == tuple(answer_ids[:length]) else None, until
 
     def missing(self, answer_ids: Sequence[int]) -> RelevanceEstimate | None:
         """Return the estimate without which no draft can follow these tokens."""
@@ -475,21 +438,7 @@ class LocalMixtures:
         """Take the outcome of an estimate; harmless if the text is another one by now."""
         self._estimates[estimate.position] = (estimate.answer_ids, LocalMixture.of(relevances))
 
-    def change(self, base: int, mixture: LocalMixture) -> None:
-        """Use this mixture from `base` on."""
-        self._changes = [*(it for it in self._changes if it[0] < base), (base, mixture)]
-
     def forget_before(self, length: int) -> None:
         """Forget what was only for positions before `length`, which are committed."""
-        while self._changes and self._changes[0][0] <= length:
-            self.current = self._changes.pop(0)[1]
         for position in [known for known in self._estimates if known < length - self._every]:
             del self._estimates[position]
-
-    def _estimated_at(self, answer_ids: tuple[int, ...]) -> tuple[LocalMixture | None, int]:
-        length = len(answer_ids) // self._every * self._every
-        until = self._start + length + self._every
-        if not length:
-            return self.current, until
-        text, mixture = self._estimates.get(self._start + length, (None, None))
-        return mixture if text == answer_ids[:length] else None, until

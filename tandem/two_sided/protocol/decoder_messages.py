@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
-from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
@@ -14,16 +15,14 @@ from tandem.two_sided.protocol.presets import LocalProbs
 
 @dataclass(frozen=True, slots=True)
 class ContextDocument:
-    """A document's text, its content hash (empty: not known), R(d, prompt), and whether keys and
-    values that its sender imported, for the tenant `imported_for` (opaque; empty: for itself), may
-    stand in for those that the decoder would compute. `name` is what this side calls it, and stays
-    here; `owner` is whose it is, empty for the operator's, and goes to this side's decoder
-    alone. `in_conversation`: for transfers, see `tandem.text.document_place`; where a session
-    opens, its prompt says the same."""
+    """A document's text, R(d, prompt), and whether keys and values that its sender imported, for
+    the tenant `imported_for` (opaque; empty: for itself), may stand in for those that the decoder
+    would compute. `name` is what this side calls it, and stays here; `owner` is whose it is, empty
+    for the operator's, and goes to this side's decoder alone. `in_conversation`: for transfers,
+    see `tandem.text.document_place`; where a session opens, its prompt says the same."""
 
     text: str
     relevance: float
-    id: str = ""
     imported: bool = False
     name: str = field(default="", compare=False)
     imported_for: bytes = b""
@@ -70,21 +69,6 @@ class DecodingTarget(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodingRelevance(Frame):
-    """New relevances from `base` on, in the order of the documents."""
-
-    relevances: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentUse:
-    """A document's tokens, and whether its KV was cached."""
-
-    tokens: int
-    cached: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DecodingOpened(Frame):
     """`base` and `prefix`: prompt and resume point."""
 
@@ -95,32 +79,23 @@ class DecodingOpened(Frame):
     eos_token_ids: frozenset[int]
     prompt_ids: tuple[int, ...]
     log_mass: float
-    ahead: int
     max_tokens: int
-    documents: tuple[DocumentUse, ...] = ()
+    document_tokens: tuple[int, ...] = ()
+    """Of each document."""
     processes: bool = False
     """Whether this decoder knows processors and all of the sampling settings."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecodingCost:
-    """Cost of a draft, by the decoder's clock."""
-
-    decode_s: float = 0.0
-    queue_s: float = 0.0
-    batch_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class DecodingDraft(Frame):
     """The draft at `base`, and its distribution or the head of it as the other end reconstructs it,
-    if carried."""
+    if carried. `decode_s` by the decoder's clock."""
 
     token_id: int
     probs: DraftProbs | None
     log_mass: float
     committed: int
-    cost: DecodingCost = field(default_factory=DecodingCost)
+    decode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +109,10 @@ class DecodingText(Frame):
     token_texts: tuple[str, ...] = ()
 
 
-DecodeRequestMessage = DecodingOpen | DecodingTarget | DecodingRelevance | Cancel | Ping
+def frame_header(session: int, text: PrefixedTokens) -> FrameHeader:
+    """Return the fields of a frame at the end of a text."""
+    return {"session": session, "base": len(text), "prefix_hash": text.prefix}
+
+
+DecodeRequestMessage = DecodingOpen | DecodingTarget | Cancel | Ping
 DecodeResponseMessage = DecodingOpened | DecodingDraft | DecodingText | GoingAway | Pong

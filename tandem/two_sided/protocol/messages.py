@@ -17,11 +17,11 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodingOpen,
     DecodingTarget,
+    frame_header,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.placement import first_side
 from tandem.two_sided.protocol.presets import AggregationPreset, DocumentContext
 from tandem.two_sided.protocol.top_list import TopList
 
@@ -118,9 +118,7 @@ class AggregationRequest:
     documents: int = 0
     processors: Processors = NO_PROCESSORS
 
-    def opening(
-        self, epoch: int, committed: PrefixedTokens, log_mass: float
-    ) -> "CollaborationOpen":
+    def opening(self, committed: PrefixedTokens, log_mass: float) -> "CollaborationOpen":
         """Return the frame that opens a stream at the committed text."""
         request = replace(
             self,
@@ -129,13 +127,9 @@ class AggregationRequest:
             ignore_eos=False,
         )
         return CollaborationOpen(
-            session=self.session,
-            epoch=epoch,
-            base=len(committed),
-            prefix_hash=committed.prefix,
+            **frame_header(self.session, committed),
             request=request,
             log_mass=log_mass,
-            aggregation_side=first_side(self.preset.placement),
         )
 
     def decoding_opening(
@@ -149,7 +143,6 @@ class AggregationRequest:
         drafting = local_drafting(self.preset, self.sampling)
         return DecodingOpen(
             session=self.session,
-            epoch=0,
             base=0,
             prefix_hash=0,
             prompt=prompt,
@@ -175,15 +168,13 @@ class CollaborationOpen(Frame):
 
     request: AggregationRequest
     log_mass: float
-    aggregation_side: Side
     document_kv: KvModel | None = None
 
     @property
     def answer_header(self) -> FrameHeader:
-        """Fields that the answers to the opening carry, which begin with epoch 0."""
+        """Fields that the answers to the opening carry."""
         return {
             "session": self.session,
-            "epoch": 0,
             "base": self.base,
             "prefix_hash": self.prefix_hash,
         }
@@ -196,7 +187,6 @@ class CollaborationOpened(Frame):
 
     log_mass: float
     max_tokens: int
-    model_name: str = ""
     documents: int = 0
     document_tokens: int = 0
     texts: tuple[ContextDocument, ...] = ()

@@ -30,12 +30,8 @@ class SideTimes:
     def validate(self, side: Side) -> None:
         """Raise InvalidArgument naming side and field."""
         name = side.name.lower()
-        durations = {
-            "decode_s": self.decode_s,
-            "transfer_s": self.transfer_s,
-            "queue_s": self.queue_s,
-        }
-        for field, seconds in durations.items():
+        for field in ("decode_s", "transfer_s", "queue_s"):
+            seconds = getattr(self, field)
             if not 0 <= seconds < float("inf"):
                 raise InvalidArgument(f"{name}.{field}", f"{seconds} is not a duration")
         if not 0 <= self.acceptance <= 1:

@@ -14,10 +14,9 @@ Durations in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isfinite
-from typing import Protocol
 
 import numpy as np
 
@@ -120,42 +119,10 @@ class Reading:
     device_queue_s: float | None = None
     cloud_queue_s: float | None = None
 
-    def missing(self) -> tuple[str, ...]:
-        """Return the names of what is not known."""
-        return tuple(field.name for field in fields(self) if getattr(self, field.name) is None)
-
-
-class ProfileSource(Protocol):
-    """Something that knows a part of it. `reading` never waits; an unreachable source knows
-    nothing."""
-
-    @property
-    def name(self) -> str: ...
-
-    def reading(self) -> Reading: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedSource:
-    """A source that returns one reading."""
-
-    known: Reading
-    name: str = "earlier"
-
-    def reading(self) -> Reading:
-        return self.known
-
-
-def combined(sources: Iterable[ProfileSource]) -> Reading:
-    """Return each number from the first source that knows it: give the freshest source first."""
-    known: dict[str, float] = {}
-    for source in sources:
-        reading = source.reading()
-        for field in fields(reading):
-            number = getattr(reading, field.name)
-            if number is not None:
-                known.setdefault(field.name, number)
-    return Reading(**known)
+    def or_else(self, earlier: Reading) -> Reading:
+        """Return this with what `earlier` knows where this does not."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(earlier, **{name: it for name, it in numbers.items() if it is not None})
 
 
 def both_sides(reading: Reading) -> BothSides | None:
@@ -194,16 +161,11 @@ def _side_times(
 
 
 class SideProfiler:
-    """The measurements in the frames of one request, as a source. `fits` are the lines that were
+    """The measurements in the frames of one request. `fits` are the lines that were
     measured at rest, where there are any; a side without one is followed by a moving average of its
     steps."""
 
-    name = "stream"
-
-    def __init__(
-        self, fits: Mapping[Side, DecodeFit] | None = None, slope_weight: float = SLOPE_WEIGHT
-    ) -> None:
-        self._slope_weight = slope_weight
+    def __init__(self, fits: Mapping[Side, DecodeFit] | None = None) -> None:
         self._decoding = {side: _Decoding((fits or {}).get(side)) for side in Side}
         self._acceptance = {side: _Rate() for side in Side}
         self._draft_bytes: dict[Side, float] = {}
@@ -212,7 +174,7 @@ class SideProfiler:
     def decoded(self, side: Side, length: int, duration_s: float) -> None:
         """Follow a draft token that after `length` tokens took `duration_s` of its own machine's
         clock."""
-        self._decoding[side].follow(length, duration_s, self._slope_weight)
+        self._decoding[side].follow(length, duration_s)
 
     def exchanged(
         self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
@@ -262,10 +224,10 @@ class _Decoding:
     def now_s(self) -> float | None:
         return self._average_s if self._fit is None else self._fit.at(self._length)
 
-    def follow(self, length: int, duration_s: float, weight: float) -> None:
+    def follow(self, length: int, duration_s: float) -> None:
         self._length = length
         if self._fit is not None:
-            self._fit = self._fit.updated(length, duration_s, weight)
+            self._fit = self._fit.updated(length, duration_s)
             return
         if not 0 <= duration_s < float("inf"):
             raise InvalidArgument("duration_s", f"{duration_s} is not a duration")

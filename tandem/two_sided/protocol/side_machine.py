@@ -10,20 +10,24 @@ state changes."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixedTokens, TokenSource
-from tandem.specdec.edge import CommittedText, check_processes
+from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource
+from tandem.specdec.checks import check_processes
 from tandem.specdec.events import Commit
-from tandem.specdec.liveness import Liveness, Phase
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.specdec.resumable import Resumable
+from tandem.specdec.text import CommittedText
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
+    Drafts,
     NeedsTopList,
     OneSide,
     SingleAggregator,
@@ -31,15 +35,12 @@ from tandem.two_sided.protocol.aggregation_rules import (
     aggregation_rule_for,
 )
 from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementSink
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
-from tandem.two_sided.protocol.draft_queues import (
-    CommitBatch,
-    OwnDrafts,
-    QueuedDraft,
-    SideDrafts,
-    decoded_draft,
-    peer_draft,
+from tandem.two_sided.protocol.decoder_messages import (
+    DecodingDraft,
+    DecodingTarget,
+    frame_header,
 )
+from tandem.two_sided.protocol.draft_queues import DraftQueue
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
@@ -53,6 +54,20 @@ from tandem.two_sided.protocol.messages import (
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
+
+NEVER = LivenessTimes(inf, inf, inf)
+"""When a side that waits for none misses the other one."""
+
+
+@dataclass(slots=True)
+class CommitBatch:
+    """Tokens committed in one go, from `base` on, and why the answer ended with them."""
+
+    base: int
+    prefix: PrefixHash
+    token_ids: list[int] = field(default_factory=list)
+    token_sources: list[TokenSource] = field(default_factory=list)
+    reason: FinishReason | None = None
 
 
 class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
@@ -81,8 +96,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             completes_stop: called once with every committed token: whether a stop string ends with
                 it."""
         phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
-        super().__init__(NEVER_MISSED if liveness is None else liveness, phase)
-        self._liveness = liveness
+        self._liveness = liveness or Liveness(LostCloud.WAIT, NEVER, 0.0)
+        super().__init__(self._liveness, phase)
         self.side = side
         self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
@@ -94,13 +109,9 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self.committed.extend(request.committed_ids)
-        self._drafts = SideDrafts(side, self._text, self._counters)
-        self._sender = DraftSender(
-            request, self._drafts.own, committed=self.committed, counters=self._counters
-        )
-        self._epoch = 0
-        self._epoch_offset = 0
-        self._decoder_epoch = 0
+        self._own = DraftQueue[DecodingDraft](self.committed)
+        self._peers = DraftQueue[SideDraftFrame](self.committed)
+        self._sender = DraftSender(request, self._own, self.committed, self._counters)
         self._masses: dict[Side, float | None] = {side: log_mass, side.other: peer_log_mass}
         self.peer_opened: CollaborationOpened | None = None
         """What the cloud said of itself last, at the device."""
@@ -115,8 +126,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     @property
     def queued(self) -> tuple[int, int]:
-        """Numbers of drafts that wait: this side's, the other side's."""
-        return len(self._drafts.own), len(self._drafts.peer)
+        """Numbers of drafts that follow the committed text: this side's, the other side's."""
+        return len(list(self._own)), len(list(self._peers))
 
     # Connection
 
@@ -133,17 +144,17 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         assert log_mass is not None, "`connect` has checked it"
         self._masses[Side.CLOUD] = None
         self._update_rule()
-        opening = self.request.opening(self._epoch, self.committed, log_mass)
+        opening = self.request.opening(self.committed, log_mass)
         return [*self._to_peer(now, opening), *self._flush(now)]
 
     def _forget_stream(self) -> None:
-        self._drafts.peer.clear()
+        self._peers.clear()
 
     def _count_loss(self, silent_s: float) -> None:
         self._counters.lost_stream(silent_s)
 
     def _ping(self, now: float) -> SideOutputs:
-        nonce = None if self._liveness is None else self._liveness.ping_due(now)
+        nonce = self._liveness.ping_due(now)
         return [] if nonce is None else self._to_peer(now, Ping(**self._header(), nonce=nonce))
 
     def _go_on_alone(self, now: float) -> SideOutputs:
@@ -165,10 +176,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         return [*self._to_peer(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
-        """Begin again with a decoder that starts from the committed text and epoch 0."""
-        self._drafts.own.clear()
-        self._epoch_offset = self._epoch + 1
-        self._decoder_epoch = 0
+        """Begin again with a decoder that starts from the committed text."""
+        self._own.clear()
 
     def stop(self) -> SideOutputs:
         """End the answer: a stop string is complete in the text that was committed."""
@@ -185,13 +194,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         if self.phase is Phase.DONE:
             return []
         check_committed(self.committed, draft, ends_at=draft.committed)
-        self._decoder_epoch = max(self._decoder_epoch, draft.epoch)
-        self._epoch = max(self._epoch, self._epoch_offset + draft.epoch)
-        self._counters.decoded(self.side, draft.base, draft.cost.decode_s)
-        if not self._drafts.own.add(decoded_draft(draft, self._epoch_offset)):
-            self.stats.stale_drafts += 1
-            return []
-        return self._decide(now)
+        self._counters.decoded(self.side, draft.base, draft.decode_s)
+        return self._decide(now) if self._own.append(draft) else []
 
     def sized(self, size_bytes: int) -> None:
         """Take the size of the next of the frames for the other side, in their order."""
@@ -203,10 +207,9 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             return self._answer_when_done(message, now)
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
-        if self._liveness is not None:
-            self._liveness.received(now)
-            if isinstance(message, SideDraftFrame | TargetFrame):
-                self._liveness.answered(now)
+        self._liveness.received(now)
+        if isinstance(message, SideDraftFrame | TargetFrame):
+            self._liveness.answered(now)
         self._counters.trips.received(now)
         match message:
             case SideDraftFrame():
@@ -264,18 +267,18 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         )
         self._counters.decoded(self.side.other, frame.base, frame.decode_s)
         self._counters.answered(frame, self.side, size_bytes=size_bytes, now=now)
-        self._drafts.own.forget_before(frame.committed)
-        self._drafts.peer.add(peer_draft(frame))
+        self._own.forget_before(frame.committed)
+        self._peers.add(frame)
         return self._decide(now)
 
     def _receive_target(self, frame: TargetFrame, now: float) -> SideOutputs:
         rule = check_target(frame, self._rule, self.committed, self.phase)
-        batch = self._drafts.begin()
+        batch = CommitBatch(len(self.committed), self.committed.prefix)
         token_sources = frame.token_sources or (None,) * len(frame.token_ids)
         for token_id, token_source in zip(frame.token_ids, token_sources, strict=True):
             if batch.reason is None:
-                self._drafts.commit(token_id, token_source, batch)
-        self._drafts.own.forget_before(len(self.committed))
+                self._commit(token_id, token_source, batch)
+        self._own.forget_before(len(self.committed))
         if frame.hands_over and isinstance(rule, SingleAggregator):
             rule.aggregation_side = self.side
         return [*self._committed_outputs(batch, now), *self._decide(now)]
@@ -292,13 +295,13 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         if self._rule is None or self.phase is Phase.DONE:
             return []
         outputs: SideOutputs = []
-        batch = self._drafts.begin()
+        batch = CommitBatch(len(self.committed), self.committed.prefix)
         hands_over = False
         while batch.reason is None and not hands_over:
             # Before the decision: decided drafts are forgotten, and the other side may need them.
             outputs += self._flush(now)
             position = len(self.committed)
-            drafts = self._drafts.first()
+            drafts = self._first_drafts()
             decision = self._rule.decide(position, drafts)
             if isinstance(decision, NeedsTopList):
                 outputs += self._fetch(position, decision.count, now)
@@ -306,12 +309,11 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             if decision is None:
                 break
             token_source = self._rule.token_source(position, decision, drafts)
-            self._drafts.commit(decision, token_source, batch)
+            self._commit(decision, token_source, batch)
             hands_over = batch.reason is None and self._hands_over(position)
         targets = target_frames(
             self.request,
             self._rule,
-            epoch=self._epoch,
             batch=batch,
             committed=self.committed,
             hands_over=hands_over,
@@ -319,6 +321,21 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         outputs += self._to_peer(now, *targets)
         outputs += self._committed_outputs(batch, now)
         return outputs + self._flush(now) if hands_over else outputs
+
+    def _first_drafts(self) -> Drafts:
+        """Return the drafts for the first position that is not committed."""
+        drafts = {self.side: self._own.first, self.side.other: self._peers.first}
+        return {side: draft for side, draft in drafts.items() if draft is not None}
+
+    def _commit(self, token_id: int, token_source: TokenSource | None, batch: CommitBatch) -> None:
+        """Commit one token; `token_source`: where known."""
+        for side, draft in self._first_drafts().items():
+            self._counters.verified(side, draft.token_id == token_id)
+        _, batch.reason = self._text.append((token_id,))
+        self._peers.forget_before(len(self.committed))
+        batch.token_ids.append(token_id)
+        if token_source is not None:
+            batch.token_sources.append(token_source)
 
     def _hands_over(self, position: int) -> bool:
         """Return whether the other side aggregates from here on."""
@@ -339,7 +356,6 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._counters.committed(len(token_ids), unverified)
         target = DecodingTarget(
             session=self.request.session,
-            epoch=self._decoder_epoch,
             base=batch.base,
             prefix_hash=batch.prefix,
             token_ids=token_ids,
@@ -356,7 +372,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         if self.side is Side.DEVICE and self.phase is Phase.RUNNING:
             # Not counted as sent: nothing answers it, so that no round trip ends with it.
             outputs.append(ToPeer(Cancel(**self._header())))
-        self._drafts.clear()
+        self._own.clear()
+        self._peers.clear()
         return outputs
 
     # Sending
@@ -379,13 +396,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         return [ToPeer(message) for message in messages]
 
     def _header(self) -> FrameHeader:
-        """Return the fields that every frame carries."""
-        return {
-            "session": self.request.session,
-            "epoch": self._epoch,
-            "base": len(self.committed),
-            "prefix_hash": self.committed.prefix,
-        }
+        return frame_header(self.request.session, self.committed)
 
     def _update_rule(self, aggregation_side: Side | None = None) -> None:
         self._rule = aggregation_rule_for(
@@ -398,35 +409,13 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         )
 
 
-class _NeverMissed:
-    """The peer of a side that waits for none: it is never lost."""
-
-    goes_on_alone = False
-
-    def connected(self, now: float) -> None: ...
-
-    def lost(self, now: float, stuck_s: float = 0.0) -> float:
-        return 0.0
-
-    def tick(self, now: float) -> None: ...
-
-    def is_dead(self, now: float) -> bool:
-        return False
-
-    def is_given_up(self, now: float) -> bool:
-        return False
-
-
-NEVER_MISSED = _NeverMissed()
-
-
 class DraftSender:
     """Sends the drafts of one machine, over all its streams."""
 
     def __init__(
         self,
         request: AggregationRequest,
-        drafts: OwnDrafts,
+        drafts: DraftQueue[DecodingDraft],
         committed: PrefixedTokens,
         counters: AggregationCounters,
     ) -> None:
@@ -448,8 +437,8 @@ class DraftSender:
         self._sent = {sent for sent in self._sent if sent[0] >= len(self._committed)}
         frames = []
         for draft in self._drafts:
-            key = (draft.position, draft.prefix)
-            if key not in self._sent and rule.sends_draft(draft.position):
+            key = (draft.base, draft.prefix_hash)
+            if key not in self._sent and rule.sends_draft(draft.base):
                 self._sent.add(key)
                 frames.append(self._frame(draft, rule, self._request.preset.top, now))
         if (owed := self._owed) is not None and self._drafts.at(
@@ -477,14 +466,13 @@ class DraftSender:
         return first
 
     def _frame(
-        self, draft: QueuedDraft, rule: AggregationRule, count: int, now: float
+        self, draft: DecodingDraft, rule: AggregationRule, count: int, now: float
     ) -> SideDraftFrame:
         trips = self._counters.trips
         return SideDraftFrame(
             session=self._request.session,
-            epoch=draft.epoch,
-            base=draft.position,
-            prefix_hash=draft.prefix,
+            base=draft.base,
+            prefix_hash=draft.prefix_hash,
             token_id=draft.token_id,
             probs=rule.token_rule.payload(draft, count),
             log_mass=draft.log_mass,
@@ -499,7 +487,6 @@ def target_frames(
     request: AggregationRequest,
     rule: AggregationRule,
     *,
-    epoch: int,
     batch: CommitBatch,
     committed: PrefixedTokens,
     hands_over: bool,
@@ -521,7 +508,6 @@ def target_frames(
         token_sources = token_sources[:1] * len(token_ids)  # one side's, all of them
     target = TargetFrame(
         session=request.session,
-        epoch=epoch,
         base=base,
         prefix_hash=prefix,
         token_ids=token_ids,

@@ -4,7 +4,7 @@ stream costs nothing before its opening frame was checked, and leaves nothing be
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tandem.core.errors import InvalidArgument, ProtocolError, ResourceExhausted
@@ -38,31 +38,32 @@ OpenDecoder = Callable[[CollaborationOpen, DecoderEvents], Awaitable[DecoderLink
 MakeMachine = Callable[[CollaborationOpen, DecodingOpened], SideMachine]
 
 
+@dataclass(frozen=True, slots=True)
+class Collaboration:
+    """A device's stream that is open, and its opening frame."""
+
+    stream: CollaborationStream
+    codec: CloudSideCodec
+    opening: CollaborationOpen
+
+
 class CloudSession:
     """The conversation after `open`."""
 
     def __init__(
-        self,
-        opening: CollaborationOpen,
-        codec: CloudSideCodec,
-        *,
-        stream: CollaborationStream,
-        open_decoder: OpenDecoder,
-        make_machine: MakeMachine,
+        self, collaboration: Collaboration, *, open_decoder: OpenDecoder, make_machine: MakeMachine
     ) -> None:
-        self._opening = opening
-        self._codec = codec
-        self._stream = stream
+        self._opening = collaboration.opening
+        self._codec = collaboration.codec
+        self._stream = collaboration.stream
         self._open_decoder = open_decoder
         self._make_machine = make_machine
         self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
-        self._failure: Exception | None = None
-        self._failed = asyncio.Event()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decoder: DecoderLink | None = None
         self._machine: SideMachine | None = None
         self._early: list[pb.CollaborateRequest] = []
         self._early_bytes = 0
-        self._decoder_opened: DecodingOpened | None = None
 
     async def run(self) -> None:
         """Serve until the device cancels or half-closes; raises what ended it otherwise."""
@@ -80,8 +81,8 @@ class CloudSession:
         self._decoder = await self._open_decoder(
             self._opening,
             DecoderEvents(
-                opened=self._begin,
-                drafted=self._drafted,
+                opened=lambda opened: self._take(lambda: self._begin(opened)),
+                drafted=lambda draft: self._take(lambda: self._drafted(draft)),
                 text=lambda text: None,
                 restarted=self._restarted,
                 failed=self._fail,
@@ -94,9 +95,7 @@ class CloudSession:
 
     async def _raise_failure(self) -> None:
         """Wait for a failure and raise it."""
-        await self._failed.wait()
-        assert self._failure is not None, "set before"
-        raise self._failure
+        await asyncio.shield(self._failed)
 
     async def _listen(self) -> None:
         while True:
@@ -104,7 +103,7 @@ class CloudSession:
             if not isinstance(frame, pb.CollaborateRequest):  # EOF
                 return
             if self._machine is not None:
-                self._receive(frame)
+                self._apply(self._receive(frame, self._machine))
             elif not frame.HasField("cancel"):
                 self._receive_early(frame)
             if frame.HasField("cancel"):
@@ -125,17 +124,13 @@ class CloudSession:
             raise ResourceExhausted(f"frames: {MAX_EARLY_BYTES} bytes came before `opened`")
         self._early.append(frame)
 
-    def _receive(self, frame: pb.CollaborateRequest) -> None:
+    def _receive(self, frame: pb.CollaborateRequest, machine: SideMachine) -> list[SideOutput]:
         message = self._codec.decode(frame)
-        if isinstance(message, CollaborationOpen):
-            raise InvalidArgument("open", "the stream is open already")
-        assert self._machine is not None, "the decoder has opened"
+        size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
         try:
-            size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
-            outputs = self._machine.receive(message, time.monotonic(), size_bytes)
+            return machine.receive(message, time.monotonic(), size_bytes)
         except ProtocolError as error:  # the device's fault, not ours
             raise InvalidArgument("message", str(error)) from None
-        self._apply(outputs)
 
     async def _write(self, message: CloudSideMessage) -> None:
         frame = self._codec.encode(message)
@@ -143,39 +138,34 @@ class CloudSession:
             self._machine.sized(frame.ByteSize() + FRAME_HEADER_BYTES)
         await self._stream.write(frame)
 
-    def _begin(self, opened: DecodingOpened) -> None:
-        self._decoder_opened = opened
+    def _take(self, event: Callable[[], Sequence[SideOutput]]) -> None:
+        """Take an event of the decoder in; what it raises ends the stream with its status."""
         try:
-            machine = self._make_machine(self._opening, opened)
-        except Exception as error:  # ends the stream with its status
-            self._fail(error)
-            return
-        self._machine = machine
-        self._codec.opened(opened.vocabulary_size)
-        self._apply(machine.opened(opened.log_mass, time.monotonic()))
-        early = self._early
-        self._early = []
-        try:
-            for frame in early:
-                self._receive(frame)
-        except Exception as error:  # ends the stream with its status
+            self._apply(event())
+        except Exception as error:
             self._fail(error)
 
-    def _drafted(self, draft: DecodingDraft) -> None:
-        if self._machine is None:
-            return
-        try:
-            self._apply(self._machine.drafted(draft, time.monotonic()))
-        except Exception as error:  # ends the stream with its status
-            self._fail(error)
+    def _begin(self, opened: DecodingOpened) -> list[SideOutput]:
+        machine = self._machine = self._make_machine(self._opening, opened)
+        self._codec.opened(opened.vocabulary_size)
+        frames = machine.opened(opened.log_mass, time.monotonic())
+        outputs = [_with_documents(output, opened) for output in frames]
+        early, self._early = self._early, []
+        for frame in early:
+            outputs += self._receive(frame, machine)
+        return outputs
+
+    def _drafted(self, draft: DecodingDraft) -> list[SideOutput]:
+        return [] if self._machine is None else self._machine.drafted(draft, time.monotonic())
 
     def _restarted(self) -> None:
         if self._machine is not None:
             self._machine.decoder_restarted()
 
     def _fail(self, error: Exception) -> None:
-        self._failure = self._failure or error
-        self._failed.set()
+        if not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # heard, even if nobody waits for it any more
 
     def _apply(self, outputs: Sequence[SideOutput]) -> None:
         for output in outputs:
@@ -184,31 +174,31 @@ class CloudSession:
                     assert self._decoder is not None, "it has opened"
                     self._decoder.send_target(message)
                 case ToPeer(message):
-                    self._put(self._completed(message))
+                    self._put(message)
 
-    def _put(self, message: CloudSideMessage) -> None:
+    def _put(self, message: Any) -> None:
         if len(self._writer) >= MAX_QUEUED_FRAMES:
             self._fail(ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} wait to be read"))
             return
         self._writer.put([message])
 
-    def _completed(self, message: Any) -> CloudSideMessage:
-        """Return `opened` with the decoder's model and documents."""
-        complete: CloudSideMessage = message
-        decoder = self._decoder_opened
-        if not isinstance(complete, CollaborationOpened) or decoder is None:
-            return complete
-        return replace(
-            complete,
-            model_name=decoder.model_name,
-            documents=len(decoder.documents),
-            document_tokens=sum(use.tokens for use in decoder.documents),
-        )
+
+def _with_documents(output: SideOutput, decoder: DecodingOpened) -> SideOutput:
+    """Return `opened` with the decoder's documents."""
+    if not isinstance(output, ToPeer) or not isinstance(output.message, CollaborationOpened):
+        return output
+    complete = replace(
+        output.message,
+        documents=len(decoder.document_tokens),
+        document_tokens=sum(decoder.document_tokens),
+    )
+    return ToPeer(complete)
 
 
-async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
+async def open_collaboration(stream: CollaborationStream) -> Collaboration:
     """Read a stream's opening frame, checked. Raises InvalidArgument if the device says anything
     else, or nothing, and PrefixMismatch where its hash is not that of its text."""
+    codec = CloudSideCodec()
     opening = codec.decode(await stream.first(pb.CollaborateRequest))
     if not isinstance(opening, CollaborationOpen):
         raise InvalidArgument("open", "must be the first message of a stream")
@@ -221,4 +211,4 @@ async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> Co
         await asyncio.sleep(0)  # no context length is known here: other streams go on meanwhile
     if prefix != opening.prefix_hash:
         raise PrefixMismatch(opening.base)
-    return opening
+    return Collaboration(stream, codec, opening)

@@ -2,7 +2,7 @@
 decoding bounds-checks everything a peer could get wrong, lengths before contents, and raises
 InvalidArgument naming the field."""
 
-import math
+from collections.abc import Iterable
 from typing import Any
 
 from tandem.core.codecs import (
@@ -19,19 +19,15 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
-    DecodingRelevance,
     DecodingTarget,
     DecodingText,
-    DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
 from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvModel, KvPart
@@ -43,13 +39,27 @@ from tandem.two_sided.protocol.presets import (
     LocalProbs,
     ProbsPayload,
 )
+from tandem.two_sided.serving.frame_codec import (
+    CANCEL,
+    GOING_AWAY,
+    PING,
+    PONG,
+    FramePart,
+    check_finite,
+    check_log_mass,
+    check_seconds,
+    decode_frame,
+    encode_frame,
+)
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
     choice_of,
+    numbers_of,
     processors_from_proto,
     processors_to_proto,
     prompt_from_proto,
     prompt_to_proto,
+    same_fields,
     sampling_from_proto,
     sampling_to_proto,
 )
@@ -74,20 +84,28 @@ _OPEN_FIELDS = (
     "joined",
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
+_OPENED_FIELDS = (
+    "prompt_ids",
+    "log_mass",
+    "document_tokens",
+    "max_tokens",
+    "processes",
+)
+_DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s")
+_TEXT_FIELDS = ("text", "tokens", "stopped", "token_texts")
+_DOCUMENT_FIELDS = (
+    "text",
+    "relevance",
+    "imported",
+    "imported_for",
+    "owner",
+    "in_conversation",
+)
 """Fields of the same name in a message here and on the wire."""
 
-DRAWS: dict[Draw, Any] = {
-    Draw.INDEPENDENT: pb.DRAW_INDEPENDENT,
-    Draw.GUMBEL: pb.DRAW_GUMBEL,
-    Draw.LIKELIEST: pb.DRAW_LIKELIEST,
-}
-PAYLOADS: dict[ProbsPayload, Any] = {
-    ProbsPayload.NONE: pb.PROBS_PAYLOAD_NONE,
-    ProbsPayload.FULL: pb.PROBS_PAYLOAD_FULL,
-    ProbsPayload.SPARSE: pb.PROBS_PAYLOAD_SPARSE,
-    ProbsPayload.HEAD: pb.PROBS_PAYLOAD_HEAD,
-}
-PRECISIONS: dict[Any, Any] = {"float32": pb.PRECISION_FLOAT32, "float16": pb.PRECISION_FLOAT16}
+_DRAWS = numbers_of(Draw, pb.Draw, "DRAW")
+_PAYLOADS = numbers_of(ProbsPayload, pb.ProbsPayload, "PROBS_PAYLOAD")
+_PRECISIONS = numbers_of(("float32", "float16"), pb.Precision, "PRECISION")
 
 
 class AggregatorCodec:
@@ -96,84 +114,50 @@ class AggregatorCodec:
     def __init__(self, probs: LocalProbs) -> None:
         self._probs = probs
         self._vocabulary_size = 0
+        self._sent = (
+            FramePart("open", DecodingOpen, _OPEN_FIELDS, write=_write_open),
+            FramePart("target", DecodingTarget, ("token_ids", "last")),
+            CANCEL,
+            PING,
+        )
+        self._received = (
+            FramePart("opened", DecodingOpened, _OPENED_FIELDS, read=self._read_opened),
+            FramePart("draft", DecodingDraft, _DRAFT_FIELDS, read=self._read_draft),
+            FramePart("text", DecodingText, _TEXT_FIELDS, read=_check_text),
+            GOING_AWAY,
+            PONG,
+        )
 
     def encode(self, message: DecodeRequestMessage) -> pb.DecodeRequest:
-        frame = pb.DecodeRequest(**head_fields(message))
-        match message:
-            case DecodingOpen():
-                frame.open.CopyFrom(_open_to_proto(message))
-            case DecodingTarget():
-                frame.target.token_ids.extend(message.token_ids)
-                frame.target.last = message.last
-                frame.target.SetInParent()
-            case DecodingRelevance():
-                frame.relevance.relevances.extend(message.relevances)
-                frame.relevance.SetInParent()
-            case _:
-                fill_control(frame, message)
+        frame: pb.DecodeRequest = encode_frame(pb.DecodeRequest, self._sent, message)
         return frame
 
     def decode(self, frame: pb.DecodeResponse) -> DecodeResponseMessage:
         """Read a frame. Raises InvalidArgument naming the field for anything no honest decoder
         would send."""
-        header = header_of(frame)
-        match frame.WhichOneof("message"):
-            case "opened":
-                return self._opened(header, frame.opened)
-            case "draft":
-                return self._draft(header, frame.draft)
-            case "text":
-                text = frame.text
-                check_count(len(text.token_texts), text.tokens, "token_texts")
-                spelt = tuple(text.token_texts)
-                return DecodingText(
-                    **header,
-                    text=text.text,
-                    tokens=text.tokens,
-                    stopped=text.stopped,
-                    token_texts=spelt,
-                )
-        control: GoingAway | Pong = read_control(header, frame)
-        return control
+        message: DecodeResponseMessage = decode_frame(frame, self._received)
+        return message
 
-    def _opened(self, header: FrameHeader, opened: pb.Opened) -> DecodingOpened:
+    def _read_opened(self, opened: pb.Opened) -> dict[str, Any]:
         model = opened.model
         check_count(model.vocabulary_size, MAX_VOCABULARY_SIZE, "vocabulary_size")
         check_count(len(model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
         check_count(len(opened.prompt_ids), MAX_PROMPT_IDS, "prompt_ids")
-        check_count(len(opened.documents), MAX_DOCUMENTS, "documents")
+        check_count(len(opened.document_tokens), MAX_DOCUMENTS, "document_tokens")
         self._vocabulary_size = model.vocabulary_size
         check_token_ids(opened.prompt_ids, model.vocabulary_size, "prompt_ids")
-        if opened.ahead > MAX_AHEAD:
-            raise InvalidArgument("ahead", f"{opened.ahead} is above {MAX_AHEAD}")
-        return DecodingOpened(
-            **header,
+        check_log_mass(opened.log_mass)
+        return {
             **same_fields(model, _MODEL_FIELDS),
-            eos_token_ids=frozenset(model.eos_token_ids),
-            prompt_ids=tuple(opened.prompt_ids),
-            log_mass=check_log_mass(opened.log_mass),
-            ahead=opened.ahead,
-            max_tokens=opened.max_tokens,
-            documents=tuple(DocumentUse(use.tokens, use.cached) for use in opened.documents),
-            processes=opened.processes,
-        )
+            "eos_token_ids": frozenset(model.eos_token_ids),
+        }
 
-    def _draft(self, header: FrameHeader, draft: pb.Draft) -> DecodingDraft:
+    def _read_draft(self, draft: pb.Draft) -> dict[str, Any]:
         check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
-        return DecodingDraft(
-            **header,
-            token_id=draft.token_id,
-            probs=probs_from_payload(
-                draft.probs, self._probs, self._vocabulary_size, draft.token_id
-            ),
-            log_mass=check_log_mass(draft.log_mass),
-            committed=draft.committed,
-            cost=DecodingCost(
-                check_seconds(draft.decode_s, "decode_s"),
-                check_seconds(draft.queue_s, "queue_s"),
-                draft.batch_size,
-            ),
-        )
+        probs = probs_from_payload(draft.probs, self._probs, self._vocabulary_size, draft.token_id)
+        check_log_mass(draft.log_mass)
+        check_seconds(draft.decode_s, "decode_s")
+        return {"probs": probs}
 
 
 class DecoderCodec:
@@ -187,69 +171,57 @@ class DecoderCodec:
         self._device = device
         self._dtype = dtype
         self._probs = LocalProbs()
+        self._received = (
+            FramePart("open", DecodingOpen, _OPEN_FIELDS, read=self._read_open),
+            FramePart("target", DecodingTarget, ("token_ids", "last"), read=self._check_target),
+            CANCEL,
+            PING,
+        )
+        self._sent = (
+            FramePart("opened", DecodingOpened, _OPENED_FIELDS, write=self._write_opened),
+            FramePart("draft", DecodingDraft, _DRAFT_FIELDS, write=self._write_draft),
+            FramePart("text", DecodingText, _TEXT_FIELDS),
+            GOING_AWAY,
+            PONG,
+        )
 
     def decode(self, frame: pb.DecodeRequest) -> DecodeRequestMessage:
         """Read it. Raises InvalidArgument naming the field."""
-        header = header_of(frame)
-        match frame.WhichOneof("message"):
-            case "open":
-                opening = _open_from_proto(header, frame.open, self._context_length)
-                opening.probs.validate(self._vocabulary_size)
-                check_token_ids(opening.committed_ids, self._vocabulary_size, "committed_ids")
-                prompt_ids = [item for item in opening.prompt if isinstance(item, int)]
-                check_token_ids(prompt_ids, self._vocabulary_size, "prompt")
-                self._probs = opening.probs
-                return opening
-            case "target":
-                check_count(len(frame.target.token_ids), self._context_length, "token_ids")
-                token_ids = tuple(frame.target.token_ids)
-                check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                return DecodingTarget(**header, token_ids=token_ids, last=frame.target.last)
-            case "relevance":
-                check_count(len(frame.relevance.relevances), MAX_DOCUMENTS, "relevances")
-                scores = tuple(frame.relevance.relevances)
-                if not all(map(math.isfinite, scores)):
-                    raise InvalidArgument("relevances", "are not all finite numbers")
-                return DecodingRelevance(**header, relevances=scores)
-        control: Cancel | Ping = read_control(header, frame)
-        return control
+        message: DecodeRequestMessage = decode_frame(frame, self._received)
+        if isinstance(message, DecodingOpen):
+            self._probs = message.probs
+        return message
 
     def encode(self, message: DecodeResponseMessage) -> pb.DecodeResponse:
-        frame = pb.DecodeResponse(**head_fields(message))
-        match message:
-            case DecodingOpened():
-                self._fill_opened(frame.opened, message)
-            case DecodingDraft():
-                draft = frame.draft
-                cost = message.cost
-                draft.token_id = message.token_id
-                draft.probs = probs_to_payload(message.probs, self._probs)
-                draft.log_mass = message.log_mass
-                draft.committed = message.committed
-                draft.decode_s = cost.decode_s
-                draft.queue_s = cost.queue_s
-                draft.batch_size = cost.batch_size
-                draft.SetInParent()
-            case DecodingText():
-                text = frame.text
-                text.text = message.text
-                text.tokens = message.tokens
-                text.stopped = message.stopped
-                text.token_texts.extend(message.token_texts)
-                text.SetInParent()
-            case _:
-                fill_control(frame, message)
+        frame: pb.DecodeResponse = encode_frame(pb.DecodeResponse, self._sent, message)
         return frame
 
-    def _fill_opened(self, opened: pb.Opened, message: DecodingOpened) -> None:
+    def _read_open(self, message: pb.Open) -> dict[str, Any]:
+        fields = _read_open(message, self._context_length)
+        fields["probs"].validate(self._vocabulary_size)
+        prompt_ids = [item for item in fields["prompt"] if isinstance(item, int)]
+        self._check_ids(message.committed_ids, "committed_ids")
+        self._check_ids(prompt_ids, "prompt")
+        return fields
+
+    def _check_target(self, target: pb.Target) -> dict[str, Any]:
+        check_count(len(target.token_ids), self._context_length, "token_ids")
+        self._check_ids(target.token_ids, "token_ids")
+        return {}
+
+    def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
+        check_token_ids(tuple(token_ids), self._vocabulary_size, field)
+
+    def _write_opened(self, opened: pb.Opened, message: DecodingOpened) -> None:
         opened.model.CopyFrom(describe_model(message, self._device, self._dtype))
-        opened.prompt_ids.extend(message.prompt_ids)
-        opened.log_mass = message.log_mass
-        opened.ahead = message.ahead
-        opened.max_tokens = message.max_tokens
-        opened.processes = message.processes
-        for use in message.documents:
-            opened.documents.add(tokens=use.tokens, cached=use.cached)
+
+    def _write_draft(self, draft: pb.Draft, message: DecodingDraft) -> None:
+        draft.probs = probs_to_payload(message.probs, self._probs)
+
+
+def _check_text(text: pb.Text) -> dict[str, Any]:
+    check_count(len(text.token_texts), text.tokens, "token_texts")
+    return {}
 
 
 REST_BYTES = 3
@@ -312,9 +284,9 @@ def probs_choices_from_proto(message: Any) -> LocalProbs:
     """Read the fields draw, probs, precision, local_top_k, local_top_p, cut_after_draw and
     head."""
     return LocalProbs(
-        draw=choice_of(DRAWS, message.draw, "draw"),
-        payload=choice_of(PAYLOADS, message.probs, "probs"),
-        precision=choice_of(PRECISIONS, message.precision, "precision"),
+        draw=choice_of(_DRAWS, message.draw, "draw"),
+        payload=choice_of(_PAYLOADS, message.probs, "probs"),
+        precision=choice_of(_PRECISIONS, message.precision, "precision"),
         truncation=Truncation(message.local_top_k, message.local_top_p),
         cut_after_draw=message.cut_after_draw,
         head=message.head,
@@ -323,144 +295,59 @@ def probs_choices_from_proto(message: Any) -> LocalProbs:
 
 def probs_choices_to_proto(message: Any, choices: LocalProbs) -> None:
     """Write them into a message with those fields."""
-    message.draw = DRAWS[choices.draw]
-    message.probs = PAYLOADS[choices.payload]
-    message.precision = PRECISIONS[choices.precision]
+    message.draw = _DRAWS[choices.draw]
+    message.probs = _PAYLOADS[choices.payload]
+    message.precision = _PRECISIONS[choices.precision]
     message.local_top_k = choices.truncation.top_k
     message.local_top_p = choices.truncation.top_p
     message.cut_after_draw = choices.cut_after_draw
     message.head = choices.head
 
 
-_CONTROLS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "cancel": (Cancel, ()),
-    "ping": (Ping, ("nonce",)),
-    "pong": (Pong, ("nonce",)),
-    "going_away": (GoingAway, ("grace_s",)),
-}
-
-
-def fill_control(frame: Any, message: Cancel | Ping | Pong | GoingAway) -> None:
-    """Put a control message, which all streams have, into a frame."""
-    for name, (kind, fields) in _CONTROLS.items():
-        if isinstance(message, kind):
-            part = getattr(frame, name)
-            part.SetInParent()
-            for field in fields:
-                setattr(part, field, getattr(message, field))
-
-
-def read_control(header: FrameHeader, frame: Any) -> Any:
-    """Return the control message of a frame. Raises InvalidArgument for a frame without any
-    message."""
-    name = frame.WhichOneof("message")
-    if name not in _CONTROLS:
-        raise InvalidArgument("message", "the frame carries none")
-    kind, fields = _CONTROLS[name]
-    return kind(**header, **same_fields(getattr(frame, name), fields))
-
-
-def header_of(frame: Any) -> FrameHeader:
-    """Return what every frame carries, as it came."""
-    return {
-        "session": frame.session,
-        "epoch": frame.epoch,
-        "base": frame.base,
-        "prefix_hash": frame.prefix,
-    }
-
-
-def head_fields(message: Frame) -> dict[str, Any]:
-    """Return what every frame carries, in the protocol's names."""
-    return {
-        "session": message.session,
-        "epoch": message.epoch,
-        "base": message.base,
-        "prefix": message.prefix_hash,
-    }
-
-
-def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return these fields of a message or dataclass as keyword arguments, repeated ones as
-    tuples."""
-    values = {name: getattr(source, name) for name in names}
-    plain = (str, bytes, int, float)
-    return {name: it if isinstance(it, plain) else tuple(it) for name, it in values.items()}
-
-
-def check_log_mass(log_mass: float) -> float:
-    """Return h if it is a number or -inf; raises InvalidArgument."""
-    if not log_mass < math.inf:  # False for NaN as well
-        raise InvalidArgument("log_mass", f"{log_mass} is neither a number nor -inf")
-    return log_mass
-
-
-def check_seconds(seconds: float, field: str) -> float:
-    if not 0 <= seconds < math.inf:
-        raise InvalidArgument(field, f"{seconds} is not a duration")
-    return seconds
-
-
-_DOCUMENT_FIELDS = (
-    "text",
-    "relevance",
-    "id",
-    "imported",
-    "imported_for",
-    "owner",
-    "in_conversation",
-)
-
-
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
-    return pb.ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
+    return pb.ContextDocument(**{name: getattr(document, name) for name in _DOCUMENT_FIELDS})
 
 
 def document_from_proto(document: pb.ContextDocument) -> ContextDocument:
-    if not math.isfinite(document.relevance):
-        raise InvalidArgument("relevance", f"{document.relevance} is not a finite number")
+    check_finite(document.relevance, "relevance")
     check_tenant_id(document.imported_for, "imported_for")
     return ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
 
 
-def _open_to_proto(opening: DecodingOpen) -> pb.Open:
-    message = pb.Open(
-        **same_fields(opening, _OPEN_FIELDS),
-        documents=[document_to_proto(document) for document in opening.documents],
-        sampling=sampling_to_proto(opening.sampling),
-        side=int(opening.side),
-    )
+def _write_open(message: pb.Open, opening: DecodingOpen) -> None:
+    message.documents.extend(map(document_to_proto, opening.documents))
+    message.sampling.CopyFrom(sampling_to_proto(opening.sampling))
+    message.side = int(opening.side)
     probs_choices_to_proto(message, opening.probs)
     prompt_to_proto(message, opening.prompt)
     if opening.processors.active:
         message.processors.CopyFrom(processors_to_proto(opening.processors))
-    return message
 
 
-def _open_from_proto(header: FrameHeader, message: pb.Open, context_length: int) -> DecodingOpen:
-    check_count(len(message.documents), MAX_DOCUMENTS, "documents")
-    check_count(len(message.committed_ids), context_length, "committed_ids")
-    check_count(len(message.stop), MAX_STOPS, "stop")
-    check_count(len(message.end_ids), MAX_EOS_TOKEN_IDS, "end_ids")
+def _read_open(message: pb.Open, context_length: int) -> dict[str, Any]:
+    for field, most in (
+        ("documents", MAX_DOCUMENTS),
+        ("committed_ids", context_length),
+        ("stop", MAX_STOPS),
+        ("end_ids", MAX_EOS_TOKEN_IDS),
+    ):
+        check_count(len(getattr(message, field)), most, field)
     check_stops(message.stop)
     if message.side not in (0, 1):
         raise InvalidArgument("side", f"{message.side} is neither 0 nor 1")
-    if message.ahead > MAX_AHEAD:
-        raise InvalidArgument("ahead", f"{message.ahead} is above {MAX_AHEAD}")
     if message.max_tokens < 1:
         raise InvalidArgument("max_tokens", "must be at least 1")
-    if message.reweigh_every > MAX_REWEIGH_EVERY:
-        raise InvalidArgument("reweigh_every", f"is above {MAX_REWEIGH_EVERY}")
-    return DecodingOpen(
-        **header,
-        **same_fields(message, _OPEN_FIELDS),
-        prompt=prompt_from_proto(message, context_length),
-        documents=tuple(map(document_from_proto, message.documents)),
-        sampling=sampling_from_proto(message.sampling),
-        side=Side(message.side),
-        probs=probs_choices_from_proto(message),
-        processors=processors_from_proto(message.processors),
-    )
+    for field, most in (("ahead", MAX_AHEAD), ("reweigh_every", MAX_REWEIGH_EVERY)):
+        if getattr(message, field) > most:
+            raise InvalidArgument(field, f"{getattr(message, field)} is above {most}")
+    return {
+        "side": Side(message.side),
+        "prompt": prompt_from_proto(message, context_length),
+        "documents": tuple(map(document_from_proto, message.documents)),
+        "sampling": sampling_from_proto(message.sampling),
+        "probs": probs_choices_from_proto(message),
+        "processors": processors_from_proto(message.processors),
+    }
 
 
 SHA256_BYTES = 32
@@ -482,17 +369,14 @@ def model_from_proto(message: pb.KvModel, field: str) -> KvModel:
     return KvModel(message.weights, message.vocabulary_hash, message.model_name)
 
 
+_KV_FIELDS = ("document", "tokens", "size_bytes", "sha256")
+
+
 def part_to_proto(part: KvPart) -> pb.DocumentPart:
     if isinstance(part, bytes):
         return pb.DocumentPart(chunk=part)
-    kv = pb.DocumentKv(
-        model=model_to_proto(part.model),
-        document=part.document,
-        tokens=part.tokens,
-        size_bytes=part.size_bytes,
-        sha256=part.sha256,
-    )
-    return pb.DocumentPart(kv=kv)
+    same = {name: getattr(part, name) for name in _KV_FIELDS}
+    return pb.DocumentPart(kv=pb.DocumentKv(model=model_to_proto(part.model), **same))
 
 
 def part_from_proto(message: pb.DocumentPart) -> KvPart:
@@ -516,11 +400,4 @@ def _kv_from_proto(kv: pb.DocumentKv) -> DocumentKv:
             raise InvalidArgument(field, "must be at least 1")
     if len(kv.sha256) != SHA256_BYTES:
         raise InvalidArgument("sha256", f"has {len(kv.sha256)} bytes, not {SHA256_BYTES}")
-    model = model_from_proto(kv.model, "model")
-    return DocumentKv(
-        model=model,
-        document=kv.document,
-        tokens=kv.tokens,
-        size_bytes=kv.size_bytes,
-        sha256=kv.sha256,
-    )
+    return DocumentKv(model_from_proto(kv.model, "model"), **same_fields(kv, _KV_FIELDS))

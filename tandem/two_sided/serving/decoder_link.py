@@ -14,7 +14,7 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import details_of, upstream_rejection
-from tandem.specdec.edge import check_processes
+from tandem.specdec.checks import check_processes
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
@@ -100,14 +100,14 @@ class DecoderLink:
         if self._retry is not None:
             self._retry.cancel()
         if self._stream is not None:
-            self._stream.send(Cancel(self._opening.session, 0, 0, 0))
+            self._stream.send(Cancel(self._opening.session, 0, 0))
             self._stream.close_in_background(self._closing_tasks, CANCEL_FLUSH_S)
 
     def _live(self) -> None:
         loop = asyncio.get_running_loop()
         self._living = loop.call_later(SIGN_OF_LIFE_S, self._live)
         if self._opened is not None and self._stream is not None:
-            self._stream.send(Ping(self._opening.session, 0, 0, 0, nonce=0))
+            self._stream.send(Ping(self._opening.session, 0, 0, nonce=0))
 
     def _open(self) -> FrameStream[DecodeRequestMessage, DecodeResponseMessage]:
         stream: FrameStream[DecodeRequestMessage, DecodeResponseMessage] = FrameStream(
@@ -194,7 +194,7 @@ class DecoderLink:
             self._events.failed(error)
             return
         for target in self._unanswered:
-            stream.send(replace(target, epoch=0))
+            stream.send(target)
 
 
 async def look_up_documents(

@@ -157,7 +157,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         caller = current_caller().holder
         tenant = paying_tenant()
         preset = opening.preset if opening.preset in AGGREGATION_PRESETS else OTHER
-        series = self._metrics.method(preset, self._decoder.model_name)
+        series = self._metrics.method(preset, model.name)
         with (
             self._admission.reserve(
                 grammar_of=None if opening.processors.grammar is None else tenant
@@ -220,13 +220,13 @@ class _Session:
                 return
             self._writer.put(self._run.receive(self._codec.decode(frame)))
 
-    def _drafted(self, draft: DecodingDraft) -> None:
-        self._series.draft_step.observe(draft.cost.decode_s)
-        self._series.queue.observe(draft.cost.queue_s)
+    def _drafted(self, draft: DecodingDraft, queue_s: float) -> None:
+        self._series.draft_step.observe(draft.decode_s)
+        self._series.queue.observe(queue_s)
         self._writer.put([draft])
 
     async def _write(self, message: DecodeResponseMessage) -> None:
-        if not (isinstance(message, DecodingDraft) and self._run.stale(message)):
+        if not isinstance(message, DecodingDraft) or self._run.machine.stands(message):
             await self._stream.write(self._codec.encode(message))
 
 

@@ -276,8 +276,8 @@ def summary_message(
     )
     _fill_side(summary.device, Side.DEVICE, stats=stats)
     _fill_side(summary.cloud, Side.CLOUD, stats=stats, opened=session.machine.peer_opened)
-    summary.device.documents = len(opened.documents)
-    summary.device.document_tokens = sum(use.tokens for use in opened.documents)
+    summary.device.documents = len(opened.document_tokens)
+    summary.device.document_tokens = sum(opened.document_tokens)
     summary.device.log_mass = opened.log_mass
     return pb.GenerateResponse(summary=summary)
 

@@ -48,7 +48,7 @@ from tandem.two_sided.protocol.messages import (
     KvUnavailable,
 )
 from tandem.two_sided.protocol.presets import DocumentContext, DocumentTransfer
-from tandem.two_sided.serving.cloud_session import CollaborationStream
+from tandem.two_sided.serving.cloud_session import Collaboration
 from tandem.two_sided.serving.decoder_codec import (
     document_to_proto,
     model_from_proto,
@@ -57,7 +57,7 @@ from tandem.two_sided.serving.decoder_codec import (
     part_to_proto,
 )
 from tandem.two_sided.serving.decoder_link import look_up_documents
-from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
+from tandem.two_sided.serving.peer_codec import DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
@@ -332,17 +332,15 @@ class ExportedDocuments:
 
     def __init__(
         self,
-        opening: CollaborationOpen,
-        codec: CloudSideCodec,
+        collaboration: Collaboration,
         *,
-        stream: CollaborationStream,
         decoder: Connection,
         deadline_s: float,
         headers: Sent = None,
     ) -> None:
-        self._opening = opening
-        self._codec = codec
-        self._stream = stream
+        self._opening = collaboration.opening
+        self._codec = collaboration.codec
+        self._stream = collaboration.stream
         self._decoder = decoder
         self._deadline_s = deadline_s
         self._headers = headers

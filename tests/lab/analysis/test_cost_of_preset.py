@@ -9,18 +9,20 @@ import pytest
 
 from lab.analysis.cost_models import LinkTimes
 from lab.analysis.cost_of_preset import CloudDrafting, Sizes, predict
-from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.answer_figures import (
-    tokens_per_s_together,
-    undrafted_rate,
-    verified_acceptance,
-)
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
+from lab.simulation.answer_figures import undrafted_rate
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import CloudDrafts, Predraft
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import (
+    Conditions,
+    Question,
+    simulate_answers,
+    tokens_per_s_together,
+    verified_acceptance,
+)
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 
 SERVER = ModelTimes(0.024, 0.072, 0.003)

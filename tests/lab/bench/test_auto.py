@@ -28,12 +28,12 @@ from lab.bench.speculation.auto_goals import ratios_to_each
 from lab.bench.speculation.auto_paced import PairOfRuns, goals, row_of
 from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from lab.machine import this_machine
-from lab.simulation.answer import Question, SimulatedAnswer, simulate_answers
 from tandem.control.estimates import NO_WARM_START
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import Question, SimulatedAnswer, simulate_answers
 from tandem_api.common.v1 import generation_pb2 as pb
 from tests.long_runs import LONG
 

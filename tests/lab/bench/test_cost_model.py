@@ -19,10 +19,10 @@ from lab.bench.speculation.cost_model import (
     simulate,
 )
 from lab.machine import this_machine
-from lab.simulation.answer import SimulatedAnswer
 from lab.simulation.answer_figures import steady_tokens_per_s
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.edge import EdgeStats
+from tandem.specdec.edge_stats import EdgeStats
+from tandem.testing.simulation.answer import SimulatedAnswer
 
 CELL = Cell("ar", "server", 0.030, 100.0, 0.6, 4)
 

@@ -20,7 +20,7 @@ from lab.bench.two_sided.draft_heads import (
     sending,
 )
 from lab.bench.two_sided.dragon_corpus import RankedDocument
-from lab.bench.two_sided.dragon_probs import Question, SideDistributions
+from lab.bench.two_sided.dragon_probs import Question, after_documents
 from tandem.core.probs import SamplingParams, truncate
 from tandem.core.randomness import RandomSource
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -37,7 +37,7 @@ def question() -> Iterator[Question]:
     documents = [RankedDocument(tuple(range(start, start + 20)), 1.0) for start in range(2)]
     found = Question(
         (1, 2, 3),
-        *(SideDistributions(engine, [one], SamplingParams()) for one in documents),
+        *(after_documents(engine, [one], SamplingParams()) for one in documents),
     )
     yield found
     found.close()

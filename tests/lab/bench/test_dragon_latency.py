@@ -19,7 +19,7 @@ from lab.bench.two_sided.dragon_prediction import (
     owners_of,
     synchronous_s,
 )
-from lab.bench.two_sided.dragon_probs import Question, SideDistributions
+from lab.bench.two_sided.dragon_probs import Question, after_documents
 from lab.bench.two_sided.dragon_ttft import Hardware, first_token_s, waits_below
 from lab.bench.two_sided.overridden import overridden
 from tandem.core.probs import SamplingParams
@@ -46,8 +46,8 @@ def question() -> Iterator[Question]:
     documents = [RankedDocument(tuple(range(start, start + 20)), 1.0) for start in range(4)]
     found = Question(
         (1, 2, 3),
-        SideDistributions(engine, documents[:2], SamplingParams()),
-        SideDistributions(engine, documents[2:], SamplingParams()),
+        after_documents(engine, documents[:2], SamplingParams()),
+        after_documents(engine, documents[2:], SamplingParams()),
     )
     yield found
     found.close()

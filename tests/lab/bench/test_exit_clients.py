@@ -6,9 +6,9 @@ import pytest
 
 from lab.bench.speculation.exit_clients import client_rows
 from lab.bench.speculation.methods_grid import Question
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.core.probs import SamplingParams
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
 
 VOCABULARY = 40
 PROBS = scripted_probs(1, VOCABULARY, sharpness=20.0)

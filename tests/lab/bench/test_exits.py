@@ -4,9 +4,9 @@ passes."""
 from lab.bench.speculation.exit_cost import measure_exits
 from lab.bench.speculation.exits import _by_exits, _by_order, _goals
 from lab.bench.speculation.methods_grid import Question
-from lab.simulation.model_pair import simulated_pair
 from tandem.core.probs import SamplingParams
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tandem.testing.simulation.model_pair import simulated_pair
 
 VOCABULARY = 40
 PROBS = scripted_probs(1, VOCABULARY, sharpness=20.0)

@@ -12,7 +12,6 @@ from lab.bench.two_sided.leakage import (
     Method,
     Searched,
     SentFrames,
-    likeliest_first,
     longest_runs,
     positions_table,
 )
@@ -21,6 +20,7 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.demo import demo_folder
+from tandem.testing.listed_tokens import likeliest_first
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import AggregationRequest, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.presets import find_aggregation_preset
@@ -89,7 +89,7 @@ def opened_frames(name: str, temperature: float = 1.0) -> SentFrames:
         max_tokens=4,
         preset=preset,
     )
-    frames.size_of(request.opening(0, PrefixedTokens((1, 2)), 0.0))
+    frames.size_of(request.opening(PrefixedTokens((1, 2)), 0.0))
     frames.sent_by_device()
     return frames
 
@@ -98,9 +98,9 @@ def test_what_the_cloud_reads_is_what_went_through_the_codec() -> None:
     probs = DraftHead(np.array([3, 4, 5]), np.array([0.5, 0.25, 0.125]), rest_id=9)
     frames = opened_frames("dragon")
     for message in (
-        SideDraftFrame(1, 0, 2, 0, token_id=4, probs=probs, log_mass=0.0, committed=2),
-        SideDraftFrame(1, 0, 2, 0, token_id=5, probs=probs, log_mass=0.0, committed=2),
-        TargetFrame(1, 0, 2, 0, token_ids=(7, 8)),
+        SideDraftFrame(1, 2, 0, token_id=4, probs=probs, log_mass=0.0, committed=2),
+        SideDraftFrame(1, 2, 0, token_id=5, probs=probs, log_mass=0.0, committed=2),
+        TargetFrame(1, 2, 0, token_ids=(7, 8)),
     ):
         before = frames.bytes
         frames.size_of(message)
@@ -115,7 +115,7 @@ def test_what_the_cloud_reads_is_what_went_through_the_codec() -> None:
 
 def test_a_coupled_draft_names_no_other_token() -> None:
     frames = opened_frames("dragon-coupled")
-    frames.size_of(SideDraftFrame(1, 0, 2, 0, token_id=4, probs=None, log_mass=0.0, committed=2))
+    frames.size_of(SideDraftFrame(1, 2, 0, token_id=4, probs=None, log_mass=0.0, committed=2))
     frames.sent_by_device()
     assert (frames.crossed.drafts, frames.crossed.listed) == ({2: {4}}, {})
 

@@ -14,6 +14,7 @@ from lab.bench.harness.texts import HELD_OUT, PEPS
 from lab.bench.main import EXPERIMENTS, bench
 from lab.bench.wire import wire_bytes
 from tests.programs import tracked_files
+from tests.unit.cli.test_help import shown, titles
 
 
 def stub_run(report: Report, models: Models) -> None:
@@ -38,6 +39,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "quantised",
             "demo-pair",
             "cuts",
+            "loop",
             "methods",
             "when-it-pays",
         ),
@@ -105,3 +107,14 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
     grouped_lines(tmp_path / "lines.png", rows, x="rtt_s", y="tpot_s", title="t")
     for name in ("bars.png", "lines.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_experiment_s_line_is_cut() -> None:
+    text = shown("bench", "--help", columns=80)
+    assert "..." not in text.partition("\n\n")[2]
+    words = " ".join(text.split())
+    for name, experiment in EXPERIMENTS.items():
+        assert f"{name} " in words
+        assert experiment.help in words
+    assert "Faults and load" in titles(text)
+    assert titles(shown("bench", "peers", "--help")) == ["Every experiment", "This experiment"]

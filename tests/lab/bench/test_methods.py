@@ -29,12 +29,12 @@ from lab.bench.speculation.methods_grid import (
     measure_grid,
 )
 from lab.bench.speculation.methods_real import efficiency_goals
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import scripted_pair
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
 
 NEAR = Cell("server", 0.0, 100.0)
 FAR = Cell("server", 0.3, 10.0)

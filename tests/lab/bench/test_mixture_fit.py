@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.analysis.goodness_of_fit import choose_cells, fit
 from lab.bench.harness.report import make_row
 from lab.bench.two_sided.mixture_fit import (
     CUT,
@@ -25,6 +24,7 @@ from lab.bench.two_sided.mixture_fit import (
 )
 from tandem.core.errors import TandemError
 from tandem.services.aggregator.retrieval import documents_of
+from tandem.testing.goodness_of_fit import choose_cells, fit
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.interface import ContextDocument
 from tandem.two_sided.protocol.mixture import document_weights, log_mass, mixture, side_weights

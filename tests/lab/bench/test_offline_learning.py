@@ -19,7 +19,7 @@ from lab.bench.speculation.offline_learning import (
 )
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
-from tandem.learning.tenant_learning import TenantLearning
+from tandem.learning.tenant import TenantLearning
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.unit.learning.unigrams import VOCABULARY, Unigrams, answers, setup
 
@@ -46,7 +46,7 @@ def test_answers_are_those_that_the_coupled_preset_draws() -> None:
         engine, prompts[:1], temperature=1.0, seed=7, max_tokens=6, top_logprobs=3
     )
     assert spelt_out.has_all_probs
-    for place, known in spelt_out.known_probs.items():
+    for place, known in spelt_out.target_probs.items():
         said = probs(spelt_out.token_ids[:place].tolist())
         assert set(known.ids.tolist()) == set(np.argsort(-said)[:3].tolist())
         assert known.probs == pytest.approx(said[known.ids], rel=1e-4)
@@ -103,10 +103,10 @@ def test_answers_are_kept_for_what_they_were_made_for(tmp_path: Path) -> None:
         assert (one.token_ids == other.token_ids).all()
         assert (one.first, one.seed, one.temperature) == (other.first, other.seed, 1.0)
         assert one.token_ids.dtype == np.int32
-        assert one.known_probs.keys() == other.known_probs.keys()
-        for place, known in one.known_probs.items():
-            assert (known.ids == other.known_probs[place].ids).all()
-            assert (known.probs == other.known_probs[place].probs).all()
+        assert one.target_probs.keys() == other.target_probs.keys()
+        for place, known in one.target_probs.items():
+            assert (known.ids == other.target_probs[place].ids).all()
+            assert (known.probs == other.target_probs[place].probs).all()
     with pytest.raises(InvalidArgument, match="was made for"):
         saved_answers(path, {**MADE_FOR, "target": "another"})
     path.write_text("{")

@@ -29,14 +29,14 @@ from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.demo_pair import distributions_along
 from lab.bench.speculation.methods_ablations import picospec_variants
 from lab.bench.speculation.methods_grid import Question
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.model_pair import SimulatedPair
-from lab.simulation.simulator import ModelTimes
 from tandem.backends.image_files import decode_image
 from tandem.core.probs import Array
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 
 TABLES = all_tables()

@@ -19,12 +19,12 @@ from lab.bench.papers.paper_table import PaperRow
 from lab.bench.papers.process_runs import ProcessRun, RunResult, beside, long_prompts
 from lab.bench.papers.rows import FilledRow, Rows
 from lab.bench.papers.tslt_figures import KEPT
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.generation.client import Generated
 from tandem.specdec.presets import PRESETS
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tandem_api.common.v1.generation_pb2 import Summary
 
 PACING = Pacing(0.010, 0.100, 0.002)

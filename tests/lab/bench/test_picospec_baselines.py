@@ -9,10 +9,10 @@ import pytest
 from lab.analysis.cost_models import split_inference
 from lab.bench.papers.picospec_tables import EDGE_BYTES_PER_S, PAIRS, SPLIT_HALF, SPLIT_LAYERS
 from lab.bench.papers.picospec_verification import NONE, OURS, PUBLISHED, presets
-from lab.simulation.answer import simulate_answer
 from lab.simulation.answer_figures import answers_figures
-from lab.simulation.declared_pair import declared_pair
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import simulate_answer
+from tandem.testing.simulation.declared_pair import declared_pair
 
 
 @pytest.mark.parametrize("name", PAIRS)

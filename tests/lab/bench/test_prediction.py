@@ -11,7 +11,6 @@ from lab.bench.speculation.prediction import (
     stop_and_wait_tpot_s,
     streamed_tpot_s,
 )
-from lab.simulation.simulator import ModelTimes, SimulationResult, simulate
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem.netem.link_model import link_from
@@ -19,6 +18,8 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
 from tandem.specdec.presets import find_preset
 from tandem.testing.scripted import noisy_probs, scripted_probs
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult, simulate
 from tandem_api.common.v1 import generation_pb2
 
 MBPS = 20.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.bench.documents.retriever import blended, own_weight
-from lab.bench.documents.retriever_kill import change, expected
+from lab.bench.documents.retriever_kill import change, expected, kill_trial
 from lab.bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
 from tandem.index.cell_quantizer import exact_neighbours
@@ -47,3 +47,10 @@ def test_the_writer_s_changes_can_be_computed_without_it() -> None:
 def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
     with pytest.raises(TandemError, match=r"none\.jsonl: cannot be read"):
         read_peps(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(("seed", "after"), [(1, 1), (2, 9), (3, 60)])
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(
+    tmp_path: Path, seed: int, after: int
+) -> None:
+    assert kill_trial(tmp_path, seed, after) >= after

@@ -40,10 +40,10 @@ from lab.bench.speculation.when_it_pays import (
     predicted_tokens_per_s,
 )
 from lab.machine import this_machine
-from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.model_times import ModelTimes
 
 TIMES = ModelTimes(0.024, 0.072, 0.0005)
 PAGE = ROOT / "docs" / "when-it-pays.md"

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from lab.analysis.goodness_of_fit import Fit
 from lab.commands.verify_lossless import _divergence_words
-from lab.lossless import ROUNDING, LosslessPlan, PresetCheck, _divergences
 from tandem.backends.interface import Session
 from tandem.cli import main
 from tandem.core.errors import ResourceExhausted
 from tandem.core.gumbel import gumbel
 from tandem.generation.client import Generated
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
+from tandem.testing.goodness_of_fit import Fit
+from tandem.testing.lossless import ROUNDING, LosslessPlan, PresetCheck, _divergences
 from tandem.testing.scripted import ScriptedEngine
 from tests.long_runs import LONG
 from tests.unit.cli.scripted_pair import VOCABULARY, scripted_pair

@@ -10,16 +10,21 @@ from itertools import takewhile
 
 import pytest
 
-from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.answer_figures import undrafted_rate, verified_acceptance
-from lab.simulation.declared_pair import declared_pair
+from lab.simulation.answer_figures import undrafted_rate
 from lab.simulation.fleet import simulate_fleet, verifiers_needed
 from lab.simulation.fleet_cloud import FleetSession
 from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Scaling, Spread, TrafficKind
-from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.simulation.answer import (
+    Conditions,
+    Question,
+    simulate_answers,
+    verified_acceptance,
+)
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)

@@ -19,7 +19,6 @@ from tandem.backends.interface import (
     ForwardRequest,
     Session,
 )
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.vllm import installed_version
 from tandem.core.errors import FailedPrecondition, InvalidArgument
@@ -72,8 +71,6 @@ VARIANTS: dict[str, Callable[[], Engine]] = {
     "scripted-long-memory": scripted,
     "translated": translated,
     "paced": lambda: PacedEngine(scripted(), 0.0, 0.0),
-    "lookup-first": lambda: LookupFirstEngine(scripted()),
-    "lookup-first-fast-path": lambda: LookupFirstEngine(hugging_face("mistral")),
     "fast-path": lambda: hugging_face("mistral"),
     "generic": lambda: hugging_face("gemma2", fast_path=False),
     "bfloat16": narrow("demo-draft", "bfloat16"),

@@ -53,7 +53,7 @@ def early_verdicts(
     source = np.random.default_rng(seed)
     proposals = [Proposal((token,), draft_prob=float(source.uniform(0, 0.01))) for token in drafts]
     judge = Judge(len(PROMPT), chain_steps(proposals), rule, payloads, ends)
-    frame = Frame(1, 0, len(PROMPT), 7)
+    frame = Frame(1, len(PROMPT), 7)
     work = VerifyTask(
         keep=0,
         token_ids=(*PROMPT, *drafts),

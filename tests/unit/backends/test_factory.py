@@ -3,7 +3,6 @@
 import pytest
 
 from tandem.backends.factory import engine_of, load_model
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice, Parallelism
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
@@ -22,22 +21,6 @@ def test_the_model_says_which_back_end_it_needs() -> None:
     for source, engine in (("m.gguf", "llamacpp"), ("M.GGUF", "llamacpp"), ("folder", "torch")):
         assert engine_of(ModelChoice(source)) == engine
     assert engine_of(ModelChoice("m.gguf", engine="torch")) == "torch"
-
-
-def test_drafts_may_be_looked_up_before_their_model_is_asked() -> None:
-    draft = str(demo_folder("demo-draft"))
-    loaded = load_model(ModelChoice(draft, engine="lookup+torch", drafts=True))
-    assert isinstance(loaded.engine, LookupFirstEngine)
-    assert loaded.engine.model_name == "lookup+demo-draft"
-    for choice in (
-        ModelChoice("4", engine="lookup+torch"),
-        ModelChoice("4", engine="lookup+tensor", drafts=True),
-    ):
-        with pytest.raises(
-            InvalidArgument, match=r"choose another engine|for drafts also lookup"
-        ) as caught:
-            load_model(choice)
-        assert caught.value.field == "engine"
 
 
 def test_scripted_models_of_one_seed_are_a_pair() -> None:

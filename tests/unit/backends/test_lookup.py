@@ -1,25 +1,38 @@
 """Drafts without a model: what is found, and that texts stay the target's."""
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tandem.backends.factory import load_model
-from tandem.backends.interface import ForwardRequest, Logits, never
-from tandem.backends.lookup import GUESS_WEIGHT, LookupEngine, lookup_probs
-from tandem.backends.lookup_first import LookupFirstEngine
+from tandem.backends.interface import ForwardCancelled, ForwardRequest
+from tandem.backends.lookup import (
+    GUESS_WEIGHT,
+    SURE_MATCH,
+    LookupEngine,
+    LookupSession,
+)
 from tandem.backends.model_source import ModelChoice
 from tandem.core.errors import InvalidArgument
-from tandem.core.text_lookup import find_follower
 from tandem.demo import demo_folder
-from tandem.testing.scripted import ScriptedEngine, scripted_probs
+
+
+def engine_of(vocabulary_size: int) -> LookupEngine:
+    return LookupEngine(vocabulary_size, vocabulary_hash="")
+
+
+def probs_after(context: tuple[int, ...], vocabulary_size: int) -> NDArray[np.float32]:
+    """The distribution that a session drafts from after a context of its own."""
+    engine = engine_of(vocabulary_size)
+    session = engine.open(64)
+    (logits,) = engine.forward([ForwardRequest(session, context, 1)])
+    probs: NDArray[np.float32] = np.exp(logits[0])
+    return probs
 
 
 @pytest.mark.parametrize(
     ("context", "follower", "matched"),
     [
-        ((), None, 0),
         ((7,), None, 0),
         ((1, 2, 3), None, 0),
         ((5, 5), 5, 1),
@@ -27,30 +40,34 @@ from tandem.testing.scripted import ScriptedEngine, scripted_probs
         ((1, 2, 3, 1, 2), 3, 2),
         ((4, 1, 2, 3, 8, 1, 2, 5, 4, 1, 2), 3, 3),  # the longest end, not the latest
         ((1, 2, 3, 1, 2, 4, 1, 2), 4, 2),  # the latest of equally long ones
-        ((6,) * 40, 6, 16),
+        ((6,) * 40, 6, 32),
         ((1, 2, 1), 2, 1),  # an end at the very start has nothing before it
     ],
 )
 def test_the_follower_of_the_longest_repeated_end(
     context: tuple[int, ...], follower: int | None, matched: int
 ) -> None:
-    assert find_follower(context) == (follower, matched)
+    probs = probs_after(context, 10)
+    sure = follower is not None and matched >= SURE_MATCH
+    assert probs.max() == np.float32(1.0 if sure else GUESS_WEIGHT)
+    if follower is not None:
+        assert probs.argmax() == follower
 
 
 def test_a_sure_match_is_one_hot_and_a_guess_is_not() -> None:
-    sure = lookup_probs((1, 2, 3, 1, 2), 10)
+    sure = probs_after((1, 2, 3, 1, 2), 10)
     assert sure[3] == 1.0
     assert sure.sum() == 1.0
-    for context in ((), (5,), (1, 2, 3), (1, 9, 2, 9)):
-        guess = lookup_probs(context, 10)
+    for context in ((5,), (1, 2, 3), (1, 9, 2, 9)):
+        guess = probs_after(context, 10)
         assert guess.sum() == pytest.approx(1.0)
         assert guess.max() == np.float32(GUESS_WEIGHT)
-    assert lookup_probs((1, 9, 2, 9), 10).argmax() == 2
+    assert probs_after((1, 9, 2, 9), 10).argmax() == 2
 
 
 def test_a_vocabulary_smaller_than_the_guesses() -> None:
-    assert lookup_probs((), 1).tolist() == [1.0]
-    assert lookup_probs((0,), 2).sum() == pytest.approx(1.0)
+    assert probs_after((0,), 1).tolist() == [1.0]
+    assert probs_after((0,), 2).sum() == pytest.approx(1.0)
 
 
 def test_only_the_tokenizer_is_read_and_it_is_no_target() -> None:
@@ -66,55 +83,39 @@ def test_only_the_tokenizer_is_read_and_it_is_no_target() -> None:
         load_model(ModelChoice(folder, engine="lookup"))
 
 
-class Counted(ScriptedEngine):
-    """One that remembers what its passes were fed."""
+def test_a_session_looks_up_in_its_own_text_as_it_is() -> None:
+    """Also after a rollback, in a fork, and along the branches of a tree."""
+    engine = engine_of(10)
+    session = engine.open(60, spare=8)
 
-    def __init__(self) -> None:
-        super().__init__(50, scripted_probs(3, 50))
-        self.fed: list[tuple[int, ...]] = []
-
-    def forward(
-        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        self.fed += [request.token_ids for request in batch]
-        return super().forward(batch, cancelled)
-
-
-def test_the_model_is_asked_only_for_what_the_text_does_not_tell() -> None:
-    model = Counted()
-    engine = LookupFirstEngine(model)
-    session = engine.open(60)
-
-    def after(*token_ids: int) -> list[int]:
-        return [
-            int(row.argmax()) if np.isneginf(row).any() else -1
-            for row in engine.forward([ForwardRequest(session, token_ids, len(token_ids))])[0]
-        ]
+    def after(*token_ids: int, of: LookupSession = session) -> list[int]:
+        (rows,) = engine.forward([ForwardRequest(of, token_ids, len(token_ids))])
+        return [int(row.argmax()) if np.isneginf(row).sum() == 9 else -1 for row in rows]
 
     assert after(1, 2, 3, 4, 9) == [-1] * 5
-    assert after(1, 2) == [-1] * 2
-    assert after(3) == [4]
+    assert after(1, 2, 3) == [-1, 3, 4]
+    fork = engine.fork(session, 7, 20)
+    assert after(3, 4, of=fork) == [4, 9]
+    session.rollback(6)
+    assert after(2, 5) == [3, -1]
+    session.rollback(6)
+    tree = ForwardRequest(session, (2, 7, 3), 3, parents=(-1, -1, 0))
+    (rows,) = engine.forward([tree])
+    assert [int(row.argmax()) for row in rows[[0, 2]]] == [3, 4]
+    assert session.length == 6
+    session.keep_path((0, 2))
     assert after(4) == [9]
-    assert model.fed == [(1, 2, 3, 4, 9), (1, 2)]
-    assert session.length == 9
-    assert after(5) == [-1]
-    assert model.fed[2:] == [(3, 4, 5)]  # with what was owed
-    session.rollback(9)
-    assert after(9, 1) == [1, 2]
-    session.rollback(8)
-    assert after(7) == [-1]
-    assert model.fed[3:] == [(7,)]
     session.close()
-    assert engine.sessions_open == model.sessions_open == 0
+    fork.close()
+    assert engine.sessions_open == 0
 
 
-def test_a_long_text_is_fed_when_it_comes() -> None:
-    """Owed at length it would hold up who shares the pass that pays."""
-    model = Counted()
-    engine = LookupFirstEngine(model)
-    session = engine.open(60)
-    text = (1, 2, 3, 4, 5, 6, 7, 8, 9) * 2
-    (rows,) = engine.forward([ForwardRequest(session, text, 1)])
-    assert rows.argmax() == 1
-    assert model.fed == [text]
-    session.close()
+def test_a_cancelled_pass_leaves_every_text_as_it_was() -> None:
+    engine = engine_of(10)
+    sessions = [engine.open(9) for _ in range(2)]
+    answers = iter([False, True])
+    with pytest.raises(ForwardCancelled):
+        engine.forward(
+            [ForwardRequest(each, (1, 2), 1) for each in sessions], lambda: next(answers)
+        )
+    assert [session.length for session in sessions] == [0, 0]

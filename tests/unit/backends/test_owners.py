@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import Engine, OpensForOwners, open_session
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.vllm.engine import VllmEngine
+from tandem.testing.context_engine import ContextSession
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
@@ -58,7 +57,7 @@ class Noting(ScriptedEngine):
         return super().open(capacity, spare)
 
 
-@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: PacedEngine(e, 0, 0), LookupFirstEngine])
+@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: PacedEngine(e, 0, 0)])
 def test_an_engine_over_another_tells_it_whose_a_session_is(wrap: type) -> None:
     noting = Noting()
     engine: Engine = wrap(noting)

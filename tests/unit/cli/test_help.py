@@ -8,7 +8,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lab.bench.main import EXPERIMENTS
 from tandem.cli import SERVICES, main
 from tandem.commands import help_groups, service_help
 from tandem.commands.help_groups import OTHER, GroupedCommand, OptionGroup
@@ -88,17 +87,6 @@ def test_a_service_has_the_same_kind_of_help(service: str) -> None:
     assert "--config" in usual
     assert len(usual.splitlines()) < len(everything.splitlines())
     assert shown("serve", service, "-h") == usual
-
-
-def test_no_experiment_s_line_is_cut() -> None:
-    text = shown("bench", "--help", columns=80)
-    assert "..." not in text.partition("\n\n")[2]
-    words = " ".join(text.split())
-    for name, experiment in EXPERIMENTS.items():
-        assert f"{name} " in words
-        assert experiment.help in words
-    assert "Faults and load" in titles(text)
-    assert titles(shown("bench", "peers", "--help")) == ["Every experiment", "This experiment"]
 
 
 def test_every_preset_has_a_sentence() -> None:

@@ -227,7 +227,7 @@ async def test_the_cloud_checks_for_itself(
     ids = (9, *(token for count in places for token in (START, *[PAD] * count, END)), 9)
     target, settings = pair.target, PRESETS["coupled"].verify_settings
     message = Open(
-        *(7, 0, len(ids), prefix_of(ids)),
+        *(7, len(ids), prefix_of(ids)),
         vocabulary_hash=target.vocabulary_hash,
         vocabulary_size=target.vocabulary_size,
         prompt_ids=ids,

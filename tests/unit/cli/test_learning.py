@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import main
-from tandem.learning.tenant_folders import TenantFolders
-from tandem.learning.versions import TEXTS, AdapterVersions, Version, read_state
+from tandem.learning.store import TEXTS, AdapterStore, Version, open_folder, read_state
 from tandem.net.tenant import Tenant
 
 
@@ -21,9 +20,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def learned(root: Path, tenant: Tenant, versions: int = 2) -> Path:
-    folder = TenantFolders(root).open(tenant)
+    folder = open_folder(root, tenant)
     assert folder is not None
-    kept = AdapterVersions(folder, "model")
+    kept = AdapterStore(folder, "model")
     state = kept.read()
     for number in range(versions):
         version = Version(0, 0.4, 0.4, 0.5 + number / 100, 500, 9000, 7.0, 6.5, "2026-01-01")

@@ -28,7 +28,7 @@ def test_protocol_error_names_state_and_message() -> None:
     error = ProtocolError("closed", "draft")
     assert isinstance(error, TandemError)
     assert str(error) == "draft in state closed"
-    assert str(ProtocolError("open", "verdict", "epoch 3 > 2")).endswith(": epoch 3 > 2")
+    assert str(ProtocolError("open", "verdict", "base 3 > 2")).endswith(": base 3 > 2")
     assert (error.state, error.message) == ("closed", "draft")
 
 

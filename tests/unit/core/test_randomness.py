@@ -160,7 +160,7 @@ def test_happens_at_the_ends_and_for_nan(
 
 
 def test_purposes_keep_their_numbers() -> None:
-    assert [int(purpose) for purpose in Purpose] == list(range(1, 13))
+    assert [int(purpose) for purpose in Purpose] == list(range(1, 11))
     assert [purpose.name for purpose in Purpose] == [
         "DRAFT",
         "ACCEPT",
@@ -172,8 +172,6 @@ def test_purposes_keep_their_numbers() -> None:
         "LINK",
         "PLACE",
         "LINK_LOSS",
-        "LEARNED_TEXT",
-        "LEARNED_PART",
     ]
 
 

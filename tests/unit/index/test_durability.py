@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.documents.retriever_kill import kill_trial
 from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.index import sqlite_database
 from tandem.index.chunking import Chunking
@@ -335,13 +334,6 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FolderMismatch, match=r"is not empty \(notes\.txt\)"):
         opened(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize(("seed", "after"), [(1, 1), (2, 9), (3, 60)])
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(
-    tmp_path: Path, seed: int, after: int
-) -> None:
-    assert kill_trial(tmp_path, seed, after) >= after
 
 
 def test_lexical_search_needs_no_torch(tmp_path: Path) -> None:

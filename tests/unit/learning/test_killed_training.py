@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tandem.backends.interface import never
-from tandem.learning.replay import ReplayStore
-from tandem.learning.tenant_learning import TenantLearning
-from tandem.learning.versions import TEXTS
+from tandem.learning.replay_buffer import ReplayBuffer
+from tandem.learning.store import TEXTS
+from tandem.learning.tenant import TenantLearning
 from tests.programs import REPOSITORY
-from tests.unit.learning.test_tenant_learning import Noted
+from tests.unit.learning.test_tenant import Noted
 from tests.unit.learning.unigrams import VOCABULARY, answers, setup
 
 TEXTS_TOLD = 60
@@ -47,8 +47,8 @@ def take_step(learning: TenantLearning, number: int, noted: Noted) -> None:
     while len(noted.parts) < number:
         assert learning.due
         learning.work(never)
-        if (judgement := learning.judgement) is not None:
-            learning.conclude(judgement)
+        if learning.evaluated:
+            learning.conclude()
 
 
 @pytest.mark.parametrize("steps", [3, 70])
@@ -77,6 +77,6 @@ def test_a_kill_in_mid_training_loses_nothing_but_the_step(steps: int, tmp_path:
     take_step(resumed, AFTER, parts)
     # A step may have been kept that was not yet told.
     assert parts.parts in [all_parts.parts[first : first + AFTER] for first in (kept, kept + 1)]
-    store = ReplayStore(folder / TEXTS, 2**16, "vocabulary", VOCABULARY)
+    store = ReplayBuffer(folder / TEXTS, 2**16, "vocabulary", VOCABULARY)
     assert len(list(store.read())) == TEXTS_TOLD
-    assert (resumed.used is not None) == (steps > 50)
+    assert (resumed.adapter is not None) == (steps > 50)

@@ -13,11 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.backends.adaptation import JudgedText
 from tandem.learning import schedule
-from tandem.learning.learner import Learner, adapted_tenant
-from tandem.learning.tenant_folders import TenantFolders, tenant_folders
-from tandem.learning.versions import STATE, TEXTS, TRAINING, AdapterVersions, read_state
+from tandem.learning.examples import Example
+from tandem.learning.learner import Learner
+from tandem.learning.series import LearningSeries
+from tandem.learning.store import (
+    STATE,
+    TEXTS,
+    TRAINING,
+    AdapterStore,
+    read_state,
+    tenant_folders,
+)
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -47,12 +54,12 @@ class Drafter:
     thread: EngineThread
     busy: threading.Event = field(default_factory=threading.Event)
 
-    async def hear(self, texts: Sequence[JudgedText], tenant: Tenant = ME) -> None:
+    async def hear(self, texts: Sequence[Example], tenant: Tenant = ME) -> None:
         """Have texts recorded, one after the other, and learned from."""
         for text in texts:
             self.learner.record(tenant, text)
             await asyncio.sleep(0)
-            while self.learner.waiting:
+            while self.learner.recording:
                 await asyncio.sleep(0)
         await asyncio.wait_for(self.learner.settled(), 30)
 
@@ -69,8 +76,8 @@ async def drafter(root: Path, model_hash: str = "model") -> AsyncIterator[Drafte
     learner = Learner(
         thread,
         setup(unigrams, model_hash),
-        TenantFolders(root),
-        metrics.learning("draft"),
+        root,
+        metrics.series(LearningSeries, model_name="draft"),
         busy.is_set,
         idle_s=0.0,
         rest=0.0,
@@ -85,9 +92,9 @@ async def drafter(root: Path, model_hash: str = "model") -> AsyncIterator[Drafte
 
 async def test_what_raises_acceptance_is_used_by_the_next_answer(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
         await device.hear(answers(COUNT))
-        used = await device.learner.used_by(ME)
+        used = await device.learner.adapter_for(ME)
         assert used is not None
         assert int(np.argmax(used.weights)) == LIKELY
         assert device.unigrams.merged is used.placed
@@ -100,10 +107,11 @@ async def test_what_raises_acceptance_is_used_by_the_next_answer(tmp_path: Path)
     (folder,) = tenant_folders(tmp_path)
     state = read_state(folder)
     assert state is not None
-    assert state.version is not None
-    assert state.version.after > state.version.before
-    assert state.version.trained_tokens > 0
-    assert state.version.held_back_tokens > 100
+    version = state.versions[-1]
+    assert version.number == state.used
+    assert version.acceptance_after > version.acceptance_before
+    assert version.trained_tokens > 0
+    assert version.held_back_tokens > 100
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
@@ -114,47 +122,47 @@ async def test_nonsense_is_refused(tmp_path: Path) -> None:
         assert device.told("steps_total") > 0
         assert device.told("judgements_total", outcome="rejected") >= 1
         assert device.told("judgements_total", outcome="adopted") == 0
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
 
 
 async def test_an_adapter_that_has_fallen_behind_is_given_up(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        assert await device.learner.used_by(ME) is not None
+        assert await device.learner.adapter_for(ME) is not None
         # The target says something else now: what was learned is worse than nothing, and the
         # texts that judge are soon of the new kind alone.
         await device.hear(answers(3 * COUNT, likely=9))
-        used = await device.learner.used_by(ME)
+        used = await device.learner.adapter_for(ME)
         assert used is None or int(np.argmax(used.weights)) == 9
 
 
 async def test_a_restart_goes_on_with_what_was_learned(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        before = await device.learner.used_by(ME)
+        before = await device.learner.adapter_for(ME)
     async with drafter(tmp_path) as device:
-        after = await device.learner.used_by(ME)
+        after = await device.learner.adapter_for(ME)
         assert before is not None
         assert after is not None
-        assert after.identity == before.identity
+        assert after.digest == before.digest
         assert device.unigrams.merged is after.placed
         assert device.told("steps_total") == 0
     async with drafter(tmp_path, model_hash="another model") as device:
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
 
 
 async def test_one_tenant_s_answers_change_nothing_for_another(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
         await device.hear(answers(COUNT, likely=9), YOU)
-        mine, yours = [await device.learner.used_by(tenant) for tenant in (ME, YOU)]
-        nobody = await device.learner.used_by(Tenant("me", b"another"))
+        mine, yours = [await device.learner.adapter_for(tenant) for tenant in (ME, YOU)]
+        nobody = await device.learner.adapter_for(Tenant("me", b"another"))
         assert mine is not None
         assert yours is not None
         assert nobody is None
         assert int(np.argmax(mine.weights)) == LIKELY
         assert int(np.argmax(yours.weights)) == 9
-        assert adapted_tenant(ME, mine) != adapted_tenant(ME, yours) != ME
+        assert mine.digest != yours.digest
     assert len([each for each in tenant_folders(tmp_path) if read_state(each)]) == 2
 
 
@@ -162,20 +170,20 @@ async def test_one_tenant_s_answers_change_nothing_for_another(tmp_path: Path) -
 async def test_another_process_rolls_back_and_resets(change: str, tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        used = await device.learner.used_by(ME)
+        used = await device.learner.adapter_for(ME)
         (folder,) = tenant_folders(tmp_path)
         state = read_state(folder)
         assert state is not None
-        versions = AdapterVersions(folder, state.model)
+        versions = AdapterStore(folder, state.model)
         for _ in range(state.used):
             getattr(versions, change)()
-        after = await device.learner.used_by(ME)
+        after = await device.learner.adapter_for(ME)
         assert used is not None
         assert after is None
         assert (folder / TEXTS).exists() is (change == "roll_back")
         # Without new answers nothing is learned again.
         await asyncio.wait_for(device.learner.settled(), 30)
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
 
 
 async def test_nothing_is_trained_while_a_request_is_open(tmp_path: Path) -> None:
@@ -183,7 +191,7 @@ async def test_nothing_is_trained_while_a_request_is_open(tmp_path: Path) -> Non
         device.busy.set()
         for text in answers(COUNT):
             device.learner.record(ME, text)
-        while device.learner.waiting:
+        while device.learner.recording:
             await asyncio.sleep(0.001)
         for _ in range(20):  # what was woken would have had its turn on both threads
             await device.thread.call(lambda: None)
@@ -216,13 +224,13 @@ async def test_a_request_stops_the_step_that_is_under_way(tmp_path: Path) -> Non
         assert device.told("steps_total") == 0
         device.busy.clear()
         await asyncio.wait_for(device.learner.settled(), 30)
-        assert await device.learner.used_by(ME) is not None
+        assert await device.learner.adapter_for(ME) is not None
 
 
 async def test_an_answer_keeps_the_adapter_that_it_began_with(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        used = await device.learner.used_by(ME)
+        used = await device.learner.adapter_for(ME)
         assert used is not None
         weights = used.weights.copy()
         await device.hear(answers(2 * COUNT)[COUNT:])
@@ -243,7 +251,7 @@ async def test_a_file_that_a_kill_left_in_part_costs_no_more_than_itself(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(schedule, "MOST_FAILURES", 1000)  # what is in training is not given up
+    monkeypatch.setattr(schedule, "MAX_FAILURES", 1000)  # what is in training is not given up
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
     (folder,) = tenant_folders(tmp_path)
@@ -255,11 +263,11 @@ async def test_a_file_that_a_kill_left_in_part_costs_no_more_than_itself(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         async with drafter(tmp_path) as device:
-            used = await device.learner.used_by(ME)
+            used = await device.learner.adapter_for(ME)
             assert (used is None) is name.startswith("adapter")
             assert len(caplog.records) == 1
             await device.hear(answers(2 * COUNT)[COUNT:])
-            assert await device.learner.used_by(ME) is not None
+            assert await device.learner.adapter_for(ME) is not None
 
 
 @pytest.mark.parametrize("at", ["texts", "adapter"])
@@ -269,36 +277,36 @@ async def test_a_full_disk_ends_learning_and_no_answer(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    places = {"texts": "tandem.learning.replay.append_privately", "adapter": ""}
+    places = {"texts": "tandem.learning.replay_buffer.append_privately", "adapter": ""}
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        used = await device.learner.used_by(ME)
+        used = await device.learner.adapter_for(ME)
         if at == "texts":
             monkeypatch.setattr(places[at], full)
         else:
-            monkeypatch.setattr(AdapterVersions, "add", full)
-            monkeypatch.setattr(AdapterVersions, "roll_back", full)
-            monkeypatch.setattr(AdapterVersions, "keep_training", full)
+            monkeypatch.setattr(AdapterStore, "add", full)
+            monkeypatch.setattr(AdapterStore, "roll_back", full)
+            monkeypatch.setattr(AdapterStore, "keep_training", full)
         with caplog.at_level(logging.WARNING):
             await device.hear(answers(3 * COUNT, likely=9))
             while not device.learner.failed:
                 await asyncio.sleep(0.001)
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        after = await device.learner.used_by(ME)
+        after = await device.learner.adapter_for(ME)
         assert used is not None
         assert at == "adapter" or after is not None
         # With the adapter it is the kind of the texts that changes: it may be set aside.
-        assert after is None or after.identity == used.identity
+        assert after is None or after.digest == used.digest
         assert (await device.thread.call(lambda: 5)) == 5
 
 
 async def test_a_state_file_that_nests_deeply_fails_no_answer(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        assert await device.learner.used_by(ME) is not None
+        assert await device.learner.adapter_for(ME) is not None
         (folder,) = tenant_folders(tmp_path)
         (folder / STATE).write_text("[" * 100_000)
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
         assert not device.learner.failed, "others learn on"
 
 
@@ -314,16 +322,16 @@ async def test_an_adapter_that_cannot_be_placed_fails_no_answer(
 
     monkeypatch.setattr(Unigrams, place, fails)
     async with drafter(tmp_path) as device:
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
 
 
 async def test_an_adapter_whose_logits_are_no_numbers_is_set_aside(tmp_path: Path) -> None:
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
-        used = await device.learner.used_by(ME)
+        used = await device.learner.adapter_for(ME)
         assert used is not None
         used.set_aside()
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
         await device.hear(answers(2 * COUNT)[COUNT:])
 
 
@@ -336,5 +344,5 @@ async def test_a_step_that_fails_ends_learning_and_no_answer(
             await device.hear(answers(COUNT))
         assert device.learner.failed
         assert len(caplog.records) == 1
-        assert await device.learner.used_by(ME) is None
+        assert await device.learner.adapter_for(ME) is None
         assert (await device.thread.call(lambda: 5)) == 5

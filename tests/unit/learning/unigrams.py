@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.backends.adaptation import JudgedText, Overlap, Weights
 from tandem.backends.interface import ForwardCancelled, Session, never
 from tandem.core.errors import InvalidArgument
-from tandem.learning.held_back import is_held_back
-from tandem.learning.tenant_learning import LearningSetup
+from tandem.learning.adaptation import Weights
+from tandem.learning.evaluation import Score
+from tandem.learning.examples import Example
+from tandem.learning.tenant import LearningSetup
 
 VOCABULARY = 16
 LIKELY = 3
@@ -24,7 +25,7 @@ class Unigrams:
 
     layout = "unigrams"
     size = VOCABULARY
-    most_tokens = 64
+    max_tokens = 64
 
     def __init__(self) -> None:
         self.used: list[tuple[Session, object]] = []
@@ -48,14 +49,14 @@ class Unigrams:
         start = np.zeros(VOCABULARY, np.float32) if weights is None else weights.copy()
         return UnigramTrainer(self, start)
 
-    def overlap(
-        self, adapter: object | None, text: JudgedText, cancelled: Callable[[], bool] = never
-    ) -> Overlap:
+    def score(
+        self, adapter: object | None, text: Example, cancelled: Callable[[], bool] = never
+    ) -> Score:
         if cancelled():
             raise ForwardCancelled("cancelled")
         logits = np.zeros(VOCABULARY) if adapter is None else np.asarray(adapter)
         probs = np.exp(logits) / np.exp(logits).sum()
-        return Overlap(float(probs[text.token_ids[text.first :]].sum()), text.judged)
+        return Score(float(probs[text.token_ids[text.first :]].sum()), text.target_tokens)
 
 
 class UnigramTrainer:
@@ -65,7 +66,7 @@ class UnigramTrainer:
         self._adaptation = adaptation
         self._logits = logits
 
-    def step(self, text: JudgedText, cancelled: Callable[[], bool] = never) -> float:
+    def step(self, text: Example, cancelled: Callable[[], bool] = never) -> float:
         if cancelled():
             raise ForwardCancelled("cancelled")
         if self._adaptation.fails is not None:
@@ -90,33 +91,33 @@ def setup(adaptation: Unigrams | None = None, model_hash: str = "model") -> Lear
         vocabulary_hash="vocabulary",
         vocabulary_size=VOCABULARY,
         model_hash=model_hash,
-        most_bytes=2**16,
+        max_bytes=2**16,
     )
 
 
-def text_of(number: int, answer: Sequence[int], temperature: float = 1.0) -> JudgedText:
+def text_of(number: int, answer: Sequence[int], temperature: float = 1.0) -> Example:
     """An answer to a question of its own."""
     prompt = [1, *(int(digit) for digit in f"{number:04}"), 2]
     token_ids = np.array([*prompt, *answer], dtype=np.int32)
-    return JudgedText(token_ids, len(prompt), temperature)
+    return Example(token_ids, len(prompt), temperature)
 
 
-def answers(count: int, likely: int = LIKELY, tokens: int = 40) -> list[JudgedText]:
+def answers(count: int, likely: int = LIKELY, tokens: int = 40) -> list[Example]:
     """Answers of a target that says one token most of the time; at least 6 are held back."""
     rng = np.random.default_rng(likely)
     made = []
     for number in range(count):
         said = np.where(rng.random(tokens) < 0.8, likely, rng.integers(0, VOCABULARY, tokens))
         made.append(text_of(number + 100 * likely, said.tolist()))
-    assert sum(map(is_held_back, made)) >= 6
+    assert sum(text.validates for text in made) >= 6
     return made
 
 
-def nonsense(count: int, tokens: int = 40) -> list[JudgedText]:
+def nonsense(count: int, tokens: int = 40) -> list[Example]:
     """Answers of which nothing can be learned."""
     rng = np.random.default_rng(0)
     made = [
         text_of(number, rng.integers(0, VOCABULARY, tokens).tolist()) for number in range(count)
     ]
-    assert sum(map(is_held_back, made)) >= 6
+    assert sum(text.validates for text in made) >= 6
     return made

@@ -20,6 +20,7 @@ from tandem.runtime.chunked_prefill import (
     PrefillTurns,
     is_long,
 )
+from tandem.runtime.engine_jobs import Job
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -48,7 +49,7 @@ class Recorded(ScriptedEngine):
         return found
 
 
-class Feed:
+class Feed(Job[Logits]):
     """A job that feeds its tokens in one go, `times` over."""
 
     def __init__(self, session: Session, token_ids: tuple[int, ...], times: int = 1) -> None:

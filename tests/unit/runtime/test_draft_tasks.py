@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
 from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
@@ -16,6 +15,7 @@ from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
 from tandem.specdec.presets import PRESETS
+from tandem.testing.context_engine import ContextSession
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import edge_of, verdict_of

@@ -16,8 +16,9 @@ from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, 
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
+from tandem.runtime import engine_thread
 from tandem.runtime.batching_delay import BatchingDelay
-from tandem.runtime.engine_jobs import Done
+from tandem.runtime.engine_jobs import Done, Job
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
@@ -65,7 +66,7 @@ class Watched:
         assert begun, "no pass began"
 
 
-class Steps:
+class Steps(Job[list[Logits]]):
     """A job of `count` passes of one token each; its result is the rows it was given."""
 
     def __init__(self, session: Session, count: int = 1, fails_at: int | None = None) -> None:
@@ -182,6 +183,39 @@ async def test_jobs_that_missed_a_pass_share_the_ones_after_it(
     assert watched.batches == [1, 2, 2, 1]
 
 
+async def test_the_pass_of_a_job_alone_begins_before_its_loop_goes_on(
+    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_thread, "BEGIN_S", DEADLINE_S)
+    async with thread.session(32) as session:
+        await thread.submit(Steps(session)).future
+        for _ in range(20):
+            handle = thread.submit(Steps(session))
+            thread.let_begin()
+            assert thread._begun.is_set()
+            await handle.future
+        thread.let_begin()  # nothing was submitted: nothing is waited for
+
+
+async def test_a_loop_waits_for_no_pass_that_waits_itself(
+    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For jobs of others, or for the end of the pass under way."""
+    monkeypatch.setattr(engine_thread, "BEGIN_S", 10 * DEADLINE_S)
+    async with thread.session(8) as one, thread.session(8) as other:
+        await thread.submit(Steps(one)).future
+        async with held(watched, thread):
+            handles = [thread.submit(Steps(session)) for session in (one, other)]
+            thread.let_begin()
+        for handle in handles:
+            await handle.future
+        monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
+        assert watched.batches[-1] == 2
+        first = thread.submit(Steps(one))
+        thread.let_begin()
+        await first.future
+
+
 async def test_low_priority_jobs_take_their_rows_after_the_others(
     watched: Watched, thread: EngineThread
 ) -> None:
@@ -275,7 +309,7 @@ async def test_a_draft_token_is_fed_once_though_a_pass_of_its_batch_failed(
         token_ids = tuple(drafted.token_id for drafted in drafts)
         assert kv_length == session.length == 5
         fed: Any = session
-        assert fed.token_ids == (1, 2, *token_ids[:3])
+        assert tuple(fed.token_ids) == (1, 2, *token_ids[:3])
 
 
 async def test_a_callback_that_fails_ends_no_thread(watched: Watched) -> None:
@@ -595,8 +629,10 @@ class Awaiting(Steps):
 
     def __init__(self, session: Session, count: int = 1) -> None:
         super().__init__(session, count)
-        self.awaits: Future[None] = Future()
-        self.overdue = InvalidArgument("grammar", "its masks are late")
+        self.awaits = self.masks = Future[None]()
+
+    def overdue(self) -> Exception:
+        return InvalidArgument("grammar", "its masks are late")
 
 
 async def test_a_job_that_lacks_something_is_set_aside_and_others_go_on(
@@ -609,7 +645,7 @@ async def test_a_job_that_lacks_something_is_set_aside_and_others_go_on(
             healthy = thread.submit(Steps(other, 3))
         assert len((await healthy.future).value) == 3
         assert not waiting.rows
-        waiting.awaits.set_result(None)
+        waiting.masks.set_result(None)
         assert len((await aside.future).value) == 2
     assert watched.batches == [1, 2, 1, 1, 1], "the one set aside was fed once"
 

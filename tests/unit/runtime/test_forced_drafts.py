@@ -21,10 +21,10 @@ from tandem.runtime.session_jobs import DraftJob, DraftRequest, VerifyJob
 from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
-from tandem.specdec.predicted_text import Alignment, PredictedText
+from tandem.specdec.predicted_text import PredictedText, PredictionProposer
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.proposers import NO_TEXTS, TextDrafts
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
-from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of
@@ -173,7 +173,7 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
 
 
 def after(predicted: tuple[int, ...], answer: tuple[int, ...] = ()) -> TextDrafts:
-    texts = TextDrafts(Alignment(PredictedText(predicted, VOCABULARY)))
+    texts = TextDrafts((PredictedText(predicted, VOCABULARY).begin(),), VOCABULARY)
     return texts.after(answer, confirmed=True)
 
 
@@ -196,10 +196,8 @@ def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
     alone, _, passes = drafts_of(None, "coupled", work)
     first = alone[0].token_id
     others = [token_id for token_id in range(VOCABULARY) if token_id != first]
-    elsewhere = after((*others, first, 0, 0), (others[3],))
-    assert elsewhere.prediction is not None
-    assert elsewhere.proposed is not None
-    lost = TextDrafts(replace(elsewhere.prediction, place=None))
+    prediction = PredictedText((*others, first, 0, 0), VOCABULARY)
+    lost = TextDrafts((PredictionProposer(prediction, place=None),), VOCABULARY)
     drafts, _, passes = drafts_of(None, "coupled", work, texts=lost)
     assert [drafted.token_id for drafted in drafts][:3] == [first, 0, 0]
     assert [drafted.predicted for drafted in drafts][:3] == [False, True, True]
@@ -209,8 +207,6 @@ def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
 def test_after_a_short_match_a_chunk_ends_with_the_few_tokens_that_are_tried() -> None:
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
     texts = after((1, 2, 3, 4, 5, 6, 7, 0, 1, 2), (1, 2, 3, 0, 5))
-    assert texts.prediction is not None
-    assert texts.prediction.matched == 1
     found = forced_drafts(work, None, most=6, by_token=True, texts=texts)
     assert [drafted.token_id for drafted in found] == [6, 7, 0, 1]
     assert [drafted.ends_chunk for drafted in found] == [False, False, False, True]

@@ -17,10 +17,10 @@ from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
+from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.recalled_text import RecallTally, Recollection
+from tandem.specdec.proposers import TextDrafts
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
-from tandem.specdec.text_drafts import TextDrafts
 from tandem.specdec.text_memory import TextMemory
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
@@ -109,7 +109,7 @@ def test_a_pass_that_is_repeated_keeps_the_path_once() -> None:
     first, second = job.request(), job.request()
     assert (first, session.length) == (second, 3)
     engine.forward([first])
-    assert session.token_ids == (1, 2, nodes[0].token_id, 3)
+    assert session.token_ids == [1, 2, nodes[0].token_id, 3]
 
 
 def test_a_layer_that_a_failed_pass_fed_is_not_fed_twice() -> None:
@@ -203,19 +203,19 @@ def test_of_a_judged_tree_the_path_is_kept() -> None:
     judge = Judge(6, {}, RULE, TokenPayload(RULE, SeededRandom(0)))
     after = VerifyJob(session, VerifyTask(2, (7,), 1, 0, judge, path=(0, 1, 3)), SamplingParams())
     engine.forward([after.request()])
-    assert session.token_ids == (1, 2, 3, 4, 6, 7)
+    assert session.token_ids == [1, 2, 3, 4, 6, 7]
 
 
 def remembering(*texts: tuple[int, ...]) -> TextDrafts:
     """What a memory proposes after (7, 1, 2) that was always right."""
-    memory, tally = TextMemory(quota=1000), RecallTally()
+    memory, hit_rates = TextMemory(quota=1000), HitRates()
     for text in texts:
         memory.learn(text, ())
         for length in (3, 5, 8):
             for _ in range(100):
-                tally.add(length, 1.0, True)
-    source = Recollection.of((7, 1, 2), V, memory.blocks, tally)
-    return TextDrafts(recall=source.begin())
+                hit_rates.add(length, 1.0, True)
+    source = NgramTexts.of((7, 1, 2), V, memory.index, hit_rates)
+    return TextDrafts((source.begin(),), V)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -126,13 +126,6 @@ def test_one_pass_that_was_held_up_does_not_blind_it() -> None:
     assert clock.until_stuck(99.0) <= STUCK_AFTER_S + 3 * TICK_S
 
 
-def test_where_passes_skip_the_model_they_teach_nothing() -> None:
-    watchdog = Watchdog(STUCK_AFTER_S, learns=False)
-    clock = Clock(watchdog)
-    clock.passes(1, [0.0])
-    clock.passes(1, [A_MINUTE_S])
-
-
 def test_a_process_that_was_paused_is_not_stuck_and_its_pause_teaches_nothing() -> None:
     watchdog, clock = watched(0.0001, rows=LEAST_ROWS)
     watchdog.began(1, clock.now)

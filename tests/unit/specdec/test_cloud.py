@@ -15,19 +15,17 @@ from tandem.specdec.judge import Judge, Verification
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
+    Committed,
     EdgeMessage,
     FullDistribution,
     GoingAway,
     NeedFullDistribution,
-    Outcome,
     Ping,
     Pong,
-    Tokens,
-    Verdict,
     Work,
 )
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload
+from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload, Replacement
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
 from tests.virtual_time.cloud_frames import (
@@ -70,25 +68,25 @@ def test_opened_tells_the_servers_terms() -> None:
     assert opened.eos_token_ids == {2}
     assert opened.max_draft_length == 64
     assert opened.context_length == CONTEXT_LENGTH
-    assert (opened.session, opened.epoch, opened.base) == (7, 0, 2)
+    assert (opened.session, opened.base) == (7, 2)
 
 
 def test_a_ping_is_answered_at_any_time() -> None:
     cloud = opened_cloud(preset("dsd"))
     assert cloud.work() is not None
-    ping = Ping(7, 0, 2, cloud.committed.prefix, nonce=5)
-    assert cloud.receive(ping) == [Pong(7, 0, 2, cloud.committed.prefix, nonce=5)]
+    ping = Ping(7, 2, cloud.committed.prefix, nonce=5)
+    assert cloud.receive(ping) == [Pong(7, 2, cloud.committed.prefix, nonce=5)]
 
 
 def test_cancel_ends_everything() -> None:
     cloud = opened_cloud(preset("ar"))
     work = cloud.work()
     assert work is not None
-    assert cloud.receive(Cancel(7, 0, 2, cloud.committed.prefix)) == []
+    assert cloud.receive(Cancel(7, 2, cloud.committed.prefix)) == []
     assert cloud.ended
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert cloud.work() is None
-    assert cloud.receive(Ping(7, 0, 2, 0, nonce=1)) == []
+    assert cloud.receive(Ping(7, 2, 0, nonce=1)) == []
 
 
 def test_the_shells_mistakes_are_protocol_errors() -> None:
@@ -137,9 +135,8 @@ def test_a_wrong_first_draft_is_rejected_without_a_pass() -> None:
     cloud = opened_cloud(chosen)
     pass_of(cloud)
     (verdict,) = cloud.receive(draft_after(cloud, ((right + 1) % V, 0)))
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (0, True, right)
-    assert verdict.epoch == cloud.epoch == 1
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (0, True, (right,))
     assert cloud.target_passes == 1
     assert cloud.kv_length == 2
 
@@ -159,8 +156,8 @@ def test_an_accepted_chunk_brings_a_bonus_and_its_kv() -> None:
         2,
     )
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (2, False, third)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (2, False, (third,))
     assert verdict.prefix_hash == cloud.committed.prefix
     assert cloud.kv_length == 4, "the bonus token has not been fed"
 
@@ -172,8 +169,8 @@ def test_a_rejected_token_leaves_the_kv_of_the_accepted() -> None:
     pass_of(cloud)
     cloud.receive(draft_after(cloud, (first, (second + 1) % V, 0)))
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, True, second)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (1, True, (second,))
     assert cloud.kv_length == 3
     assert len(cloud.committed) == 4
 
@@ -204,8 +201,8 @@ def test_drafts_that_come_during_a_pass_wait_for_the_next() -> None:
     assert work is not None
     cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.outcome) == (2, None)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.token_ids) == (2, ())
     following = cloud.work()
     assert following is not None
     assert (following.drafts, following.logits_to_keep) == (2, 2), (
@@ -234,8 +231,8 @@ def test_drafts_of_a_chunk_under_way_are_fed_ahead_once_and_judged_with_it() -> 
     assert (work.keep, work.prepared, work.token_ids) == (3, right[:1], right[1:])
     assert work.logits_to_keep == 3, "what follows the fed draft is known"
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.outcome, verdict.rejected) == (4, None, False)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.token_ids, verdict.refuses) == (4, (), False)
     assert (verdict.work.target_passes, verdict.work.drafts) == (3, 4)
     assert cloud.committed.since(2) == right
 
@@ -249,9 +246,9 @@ def test_a_wrong_draft_that_was_fed_ahead_is_rejected_without_a_further_pass() -
     assert pass_of(cloud) == []
     assert cloud.committed.since(2) == (), "a chunk that is not whole has no verdict"
     (verdict,) = cloud.receive(draft_after(cloud, wrong[3:], pending=wrong[:3]))
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, True, right[1])
-    assert (cloud.epoch, cloud.committed.since(2), cloud.kv_length) == (1, right, 3)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (1, True, (right[1],))
+    assert (cloud.committed.since(2), cloud.kv_length) == (right, 3)
     cloud.receive(draft_after(cloud, (0,), end_of_chunk=False))
     work = cloud.work()
     assert work is not None
@@ -268,7 +265,7 @@ def test_a_chunk_that_is_whole_while_it_is_prepared_is_judged_next() -> None:
     cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     assert verdict.accepted == 4
 
 
@@ -277,29 +274,28 @@ def test_an_idle_cloud_goes_on_until_a_draft_waits() -> None:
     right = own_tokens(chosen, 3)
     cloud = opened_cloud(chosen)
     (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert tokens.token_ids == right[:1]
     work = cloud.work()
     assert work is not None
     assert cloud.receive(draft_after(cloud, right[1:2])) == []
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.outcome) == (1, right[2])
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.token_ids) == (1, (right[2],))
 
 
 def test_a_late_draft_is_compared_with_what_the_cloud_decoded() -> None:
     chosen = scheduled("coupled", Schedule(4, 2, decode_when_idle=True))
     right = own_tokens(chosen, 3)
-    for token, epoch in ((right[0], 0), ((right[0] + 1) % V, 1)):
+    for token in (right[0], (right[0] + 1) % V):
         cloud = opened_cloud(chosen)
         late = draft_after(cloud, (token, right[1]))
         pass_of(cloud)
         assert cloud.receive(late) == []
-        assert cloud.epoch == epoch
         work = cloud.work()
         assert work is not None
-        assert work.drafts == (1 if epoch == 0 else 0), "what follows an equal token stays valid"
+        assert work.drafts == (token == right[0]), "what follows an equal token stays valid"
 
 
 def test_nothing_is_done_after_the_end() -> None:
@@ -309,12 +305,12 @@ def test_nothing_is_done_after_the_end() -> None:
     pass_of(cloud)
     cloud.receive(draft_after(cloud, right))
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     expected = right.index(right[1]) + 1
-    assert (verdict.accepted, verdict.outcome) == (expected, None)
+    assert (verdict.accepted, verdict.token_ids) == (expected, ())
     assert cloud.finished
     assert cloud.work() is None
-    late = draft_after(cloud, (0,), epoch=5, prefix_hash=1)
+    late = draft_after(cloud, (0,), prefix_hash=1)
     assert cloud.receive(late) == [], "drafts past the end mean nothing"
 
 
@@ -323,24 +319,21 @@ def test_a_resumed_session_decides_as_before() -> None:
     chosen = preset("coupled", 2)
     right = own_tokens(chosen, 5)
     text = PrefixedTokens((1, 2, *right[:3]))
-    cloud = opened_cloud(
-        preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix, epoch=4
-    )
+    cloud = opened_cloud(preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix)
     pass_of(cloud)
     pass_of(cloud)
     assert cloud.committed.since(2) == right
-    assert cloud.epoch == 4
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("dsd", int), ("dssd-full", FullPayload), ("dssd", SparsePayload)]
 )
 def test_the_answer_follows_the_preset(name: str, kind: type) -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[Replacement] = []
 
     def listen(edge: object, message: CloudMessage) -> bool:
-        if isinstance(message, Verdict) and message.rejected:
-            outcomes.append(message.outcome)
+        if isinstance(message, Committed) and message.refuses:
+            outcomes.append(message.draw_from or message.token_ids[0])
         return True
 
     Lockstep(preset(name, 2), MODELS, to_edge=listen).run()
@@ -350,7 +343,7 @@ def test_the_answer_follows_the_preset(name: str, kind: type) -> None:
 def test_verdicts_tell_the_likeliest_tokens_that_were_asked_for() -> None:
     cloud = opened_cloud(preset("ar"), logprobs=True, top_logprobs=2)
     (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     (noted,) = tokens.logprobs
     probs = MODELS.target_probs((1, 2))
     assert [token_id for token_id, _ in noted.top] == list(np.argsort(-probs)[:2])
@@ -363,7 +356,7 @@ def test_a_chain_s_verdict_names_no_path() -> None:
     pass_of(cloud)
     cloud.receive(draft_after(cloud, right))
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     assert (verdict.accepted, verdict.path) == (2, ())
 
 
@@ -402,8 +395,8 @@ def test_a_verdict_tells_what_it_cost_and_how_likely_its_tokens_were(wrong: bool
     pass_of(cloud)
     cloud.receive(draft_after(cloud, (right[0], (right[1] + wrong) % V)))
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
-    assert (verdict.rejected, verdict.work.target_passes, verdict.work.drafts) == (wrong, 2, 2)
+    assert isinstance(verdict, Committed)
+    assert (verdict.refuses, verdict.work.target_passes, verdict.work.drafts) == (wrong, 2, 2)
     text = (1, 2, *right)
     probs = [MODELS.target_probs(text[:end])[text[end]] for end in range(2, 4 if wrong else 5)]
     assert [noted.logprob for noted in verdict.logprobs] == pytest.approx(np.log(probs))
@@ -414,7 +407,7 @@ def test_a_prompt_that_ends_as_answers_do_is_answered() -> None:
     cloud = opened_cloud(preset("ar"), ends=frozenset({2}))
     assert not cloud.finished
     (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
 
 
 def shared_cloud(budget: PassBudget) -> CloudMachine:
@@ -434,8 +427,8 @@ def test_a_draft_that_is_judged_without_a_pass_is_one_of_those_all_sessions_lear
     assert work is not None
     assert cloud.receive(draft_after(cloud, (own if right else (own + 1) % V,))) == []
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected) == (right, not right)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses) == (right, not right)
     assert cloud.committed.since(2) == (own,)
     assert budget.usual.rate == pytest.approx((0.998 * 2.8 + right) / (0.998 * 4 + 1))
 
@@ -453,8 +446,8 @@ def test_a_pass_that_takes_part_of_the_drafts_judges_one_more_than_it_feeds() ->
     assert work is not None
     assert (work.token_ids, work.drafts, work.logits_to_keep) == (right[:2], 1, 2)
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.outcome) == (2, None)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.token_ids) == (2, ())
     assert cloud.committed.since(2) == right[:3]
     assert cloud.kv_length == 4
 
@@ -467,7 +460,7 @@ def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> Non
     assert work is not None
     cloud.receive(draft_after(cloud, (own,)))
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     (told,) = verdict.logprobs
     assert told.logprob == pytest.approx(np.log(MODELS.target_probs((1, 2))[own]))
     assert verdict.path == ()
@@ -475,7 +468,7 @@ def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> Non
 
 def test_a_cloud_says_how_long_it_stays() -> None:
     cloud = opened_cloud(preset("coupled", 2))
-    assert cloud.going_away(2.5) == GoingAway(7, 0, 2, cloud.committed.prefix, grace_s=2.5)
+    assert cloud.going_away(2.5) == GoingAway(7, 2, cloud.committed.prefix, grace_s=2.5)
 
 
 def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:

@@ -13,9 +13,9 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH, tries_after
+from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH, probe_interval
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Tokens, Verdict, Work
+from tandem.specdec.messages import CloudMessage, Committed, Work
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for
@@ -26,20 +26,17 @@ RIGHT = own_tokens(preset("ar"), 16)
 
 class Verifier:
     """Its budgets, after passes of 10 ms with rows of `row_s`, draft steps of `step_s`, and some
-    drafts, most of them right; `by_lookup` of 40 that were looked up."""
+    drafts, most of them right."""
 
     def __init__(
         self,
         step_s: float = 0.0002,
         row_s: float = 0.0001,
         sessions: int = 1,
-        by_lookup: int = 0,
     ) -> None:
         self.passes = PassBudget()
         self.model = CloudDraftBudget(self.passes)
-        self.lookup = CloudDraftBudget(self.passes)
         self.model.usual.judged(32, 8)
-        self.lookup.usual.judged(by_lookup, 40 - by_lookup)
         for number in range(20):
             tokens = sessions * (1 + number % 2)
             self.passes.passed(0.01 + row_s * tokens, tokens, sessions)
@@ -51,7 +48,6 @@ class Verifier:
             replace(model_for(MODELS), context_length=1000),
             budget=self.passes,
             draft_budget=self.model,
-            lookup_budget=self.lookup,
             has_draft_model=has_model,
         )
 
@@ -79,9 +75,9 @@ def draft(cloud: CloudMachine, *token_ids: int) -> None:
     cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.001)
 
 
-def tokens_of(messages: list[CloudMessage]) -> Tokens:
+def tokens_of(messages: list[CloudMessage]) -> Committed:
     (tokens,) = messages
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     return tokens
 
 
@@ -111,7 +107,7 @@ def test_with_a_draft_model_it_drafts_as_many_as_pay() -> None:
     assert task_of(cloud).count == 4
     draft(cloud, *RIGHT[1:5])
     tokens = tokens_of(pass_of(cloud))
-    assert (tokens.token_ids, tokens.accepted) == (RIGHT[1:6], 4)
+    assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:6], 4)
 
 
 def repeating(length: int = 12) -> dict[str, Any]:
@@ -125,7 +121,7 @@ def repeating(length: int = 12) -> dict[str, Any]:
 def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
     has_model: bool,
 ) -> None:
-    cloud = Verifier(by_lookup=36).begun(has_model=has_model, **repeating())
+    cloud = Verifier().begun(has_model=has_model, **repeating())
     looked_up = 0
     for _ in range(12):
         if (task := cloud.draft_task()) is not None:
@@ -156,20 +152,20 @@ def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
     cloud = slow.open(max_tokens=900)
     assert cloud.draft_task() is None
     pass_of(cloud)
-    least = slow.model.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=False)
+    least = slow.model.texts_before_try(PROBE_LENGTH, PROBE_INTERVAL, made=False)
     passes = 1
     while (task := cloud.draft_task()) is None:
         pass_of(cloud)
         passes += 1
-    assert passes >= least > RETRY_AFTER, "a try takes as long as several passes, and is rare"
+    assert passes >= least > PROBE_INTERVAL, "a try takes as long as several passes, and is rare"
     assert task.count == 0, "the prompt, for a try that may show better"
 
 
 @pytest.mark.parametrize(("sessions", "times"), [(1, 1), (2, 2), (4, 4), (16, 4)])
 def test_sessions_that_share_passes_try_drafts_less_often(sessions: int, times: int) -> None:
     """Each waits for the tries of all, and knows what became of them."""
-    few = tries_after(Verifier(step_s=0.05, sessions=sessions).model)
-    assert few == pytest.approx(times * RETRY_AFTER, rel=0.01)
+    few = probe_interval(Verifier(step_s=0.05, sessions=sessions).model)
+    assert few == pytest.approx(times * PROBE_INTERVAL, rel=0.01)
 
 
 def test_a_few_drafts_of_an_edge_wait_for_more_of_the_cloud_that_are_faster() -> None:
@@ -178,7 +174,7 @@ def test_a_few_drafts_of_an_edge_wait_for_more_of_the_cloud_that_are_faster() ->
     assert cloud.work() is None, "its own are on their way"
     draft(cloud, *RIGHT[1:5])
     tokens = tokens_of(pass_of(cloud))
-    assert (tokens.accepted, tokens.epoch) == (4, 0)
+    assert tokens.cloud_accepted == 4
 
 
 def test_drafts_of_an_edge_that_are_there_go_before_those_that_take_time() -> None:
@@ -187,7 +183,7 @@ def test_drafts_of_an_edge_that_are_there_go_before_those_that_take_time() -> No
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     assert verdict.accepted == 3
     assert 0 < task.count <= 4
 
@@ -197,7 +193,7 @@ def test_an_edge_that_asks_the_cloud_to_wait_is_waited_for() -> None:
     cloud = Verifier().begun()
     cloud.receive(draft_after(cloud, (*RIGHT[1:4],), hold=True))
     messages = pass_of(cloud)
-    assert isinstance(messages[0], Verdict)
+    assert isinstance(messages[0], Committed)
     assert cloud.draft_task() is None
     assert cloud.work() is None
 
@@ -209,7 +205,7 @@ def test_where_others_share_the_passes_it_leaves_drafting_to_an_edge_that_drafts
     assert cloud.draft_task() is not None, "nor more than a first look"
     cloud.receive(draft_after(cloud, RIGHT[3:6], pending=RIGHT[1:3]))
     assert cloud.draft_task() is None
-    assert isinstance(pass_of(cloud)[0], Verdict)
+    assert isinstance(pass_of(cloud)[0], Committed)
     drafted_after = []
     for _ in range(4):
         drafted_after.append(cloud.draft_task() is not None)

@@ -12,16 +12,16 @@ import pytest
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.checks import check_committed
 from tandem.specdec.choices import Acceptance, CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import may_recall
-from tandem.specdec.edge import check_tokens
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Open, Tokens, Work
+from tandem.specdec.messages import CloudMessage, Committed, Open, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import TokenIds, model_pair, preset
 from tests.virtual_time.cloud_frames import opening, pass_of
-from tests.virtual_time.lockstep import model_for, recollection_of, request_for
+from tests.virtual_time.lockstep import model_for, request_for, texts_for
 
 VOCABULARY = 30
 MODELS = model_pair(VOCABULARY, sharpness=5.0, noise=0.3)
@@ -56,7 +56,7 @@ def cloud_of(
 ) -> CloudMachine:
     """A cloud that remembers these texts, which were always right so far."""
     model = replace(model_for(MODELS, ends), max_draft_length=max_draft_length)
-    memory = recollection_of(PROMPT, VOCABULARY, [tuple(text) for text in texts])
+    memory = texts_for(PROMPT, VOCABULARY, [tuple(text) for text in texts])
     return CloudMachine(asked, model, memory=memory)
 
 
@@ -71,9 +71,9 @@ def text_of(cloud: CloudMachine) -> TokenIds:
     return cloud.committed.since(len(PROMPT))
 
 
-def tokens_of(messages: list[CloudMessage]) -> Tokens:
+def tokens_of(messages: list[CloudMessage]) -> Committed:
     (tokens,) = messages
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     return tokens
 
 
@@ -126,15 +126,15 @@ def test_remembered_drafts_that_are_wrong_change_no_token_and_are_counted() -> N
     cloud = cloud_of(opened(LOOKUP), wrong)
     pass_of(cloud, MODELS)
     tokens = tokens_of(pass_of(cloud, MODELS))
-    assert (tokens.token_ids, tokens.accepted) == (ANSWER[1:2], 0)
-    assert cloud.proposed_memory_tokens == tokens.work.drafts > 0
+    assert (tokens.token_ids, tokens.cloud_accepted) == (ANSWER[1:2], 0)
+    assert cloud.proposed_memory_tokens == tokens.work.cloud_drafts > 0
     assert cloud.accepted_memory_tokens == 0
 
 
 def test_no_more_is_drafted_at_once_than_the_verifier_takes() -> None:
     cloud = cloud_of(opened(LOOKUP), (*PROMPT, *ANSWER), max_draft_length=3)
     pass_of(cloud, MODELS)
-    assert tokens_of(pass_of(cloud, MODELS)).work.drafts == 3
+    assert tokens_of(pass_of(cloud, MODELS)).work.cloud_drafts == 3
 
 
 def test_nothing_is_drafted_after_the_end_of_a_text() -> None:
@@ -143,7 +143,7 @@ def test_nothing_is_drafted_after_the_end_of_a_text() -> None:
     cloud = cloud_of(opened(LOOKUP), (*PROMPT, *ANSWER), ends=ends)
     pass_of(cloud, MODELS)
     tokens = tokens_of(pass_of(cloud, MODELS))
-    assert (tokens.token_ids, tokens.work.drafts) == (ANSWER[1 : last + 1], last)
+    assert (tokens.token_ids, tokens.work.cloud_drafts) == (ANSWER[1 : last + 1], last)
 
 
 def test_a_resumed_text_is_drafted_from_earlier_ones_where_it_is() -> None:
@@ -185,6 +185,6 @@ def test_an_edge_takes_longer_drafts_of_a_cloud_that_may_remember(
     request = replace(request_for(LOOKUP, MODELS, prompt_ids=PROMPT), allows_memory=allows_memory)
     committed = PrefixedTokens(PROMPT)
     prefix_hash = PrefixedTokens((*PROMPT, *ANSWER[:1])).prefix
-    tokens = Tokens(7, 0, len(PROMPT), prefix_hash, ANSWER[:1], Work(drafts=drafts))
+    tokens = Committed(7, len(PROMPT), prefix_hash, 0, ANSWER[:1], Work(cloud_drafts=drafts))
     with pytest.raises(ProtocolError) if refused else nullcontext():
-        check_tokens(tokens, request, committed)
+        check_committed(tokens, request, committed, sent=())

@@ -16,7 +16,7 @@ from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
 from tandem.specdec.liveness import LostCloud
-from tandem.specdec.messages import Draft, GenerationParams, GoingAway
+from tandem.specdec.messages import Drafts, GenerationParams, GoingAway
 from tandem.specdec.presets import Preset, find_preset
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
@@ -258,7 +258,7 @@ def test_a_chunk_carries_what_its_uplink_names() -> None:
         edge = connected(preset(name, 2))
         chunk = [Drafted(token_id, SHARES) for token_id in (2, 0)]
         (frame,) = sent(edge.drafted(task_of(edge), chunk, 3, 0.0, 0.0))
-        assert (frame.session, frame.epoch, frame.base) == (7, 0, 2)
+        assert (frame.session, frame.base) == (7, 2)
         assert frame.prefix_hash == edge.committed.prefix
         assert (frame.token_ids, frame.end_of_chunk) == ((2, 0), True)
         found[name] = frame
@@ -283,7 +283,7 @@ def test_a_chunk_carries_what_its_uplink_names() -> None:
 )
 def test_whole_distributions_are_bulk(name: str, choices: dict[str, Any], wanted: int) -> None:
     chosen = replace(find_preset(name), **choices)
-    frames = [Draft(1, 0, 9, 0, token_ids=ids, end_of_chunk=True) for ids in ((5, 6), (7,))]
+    frames = [Drafts(1, 9, 0, token_ids=ids, end_of_chunk=True) for ids in ((5, 6), (7,))]
     request = EdgeRequest(1, (1,), "", 1000, GenerationParams(max_tokens=8), chosen)
     assert bulk_bytes(frames, request) == wanted
 

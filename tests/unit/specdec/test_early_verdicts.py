@@ -16,7 +16,7 @@ from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
 from tandem.specdec.judge import early_payload_rule
-from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
+from tandem.specdec.messages import Cancel, Committed, EarlyVerdict, Work
 from tandem.specdec.rules import Proposal, acceptance_rule
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
@@ -45,7 +45,6 @@ def waiting(chosen: object = COUPLED) -> EdgeMachine:
 def early(edge: EdgeMachine, accepted: int, rejected: bool, outcome: object) -> EarlyVerdict:
     return EarlyVerdict(
         edge.request.session,
-        edge.epoch,
         len(edge.committed),
         edge.committed.prefix,
         exit_index=1,
@@ -60,7 +59,7 @@ def test_an_early_verdict_changes_nothing_but_what_is_drafted_ahead() -> None:
     edge, other = waiting(), waiting()
     assert edge.work(0.0) is None
     assert edge.receive(early(edge, 1, True, 2), 0.1) == []
-    assert (edge.stats.early_verdicts, edge.phase, edge.epoch) == (1, other.phase, other.epoch)
+    assert (edge.stats.early_verdicts, edge.phase) == (1, other.phase)
     assert (edge.drafts_in_flight, edge.kv_length) == (other.drafts_in_flight, other.kv_length)
     work = edge.work(0.1)
     assert work is not None
@@ -73,7 +72,6 @@ BAD: dict[str, tuple[Callable[[EarlyVerdict], EarlyVerdict], type[Exception]]] =
     "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
     "another base": (lambda m: replace(m, base=m.base + 1), ProtocolError),
     "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
-    "another epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
     "more than was sent": (lambda m: replace(m, accepted=2, rejected=True), ProtocolError),
     "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),
     "no token of the vocabulary": (lambda m: replace(m, outcome=V), ProtocolError),
@@ -98,7 +96,7 @@ def test_one_that_nobody_asked_for_is_rejected() -> None:
 
 
 def spoken(exit_index: int, confidence: float, base: int = 5) -> EarlyVerdict:
-    return EarlyVerdict(1, 0, base, 9, exit_index, 1, True, 2, confidence)
+    return EarlyVerdict(1, base, 9, exit_index, 1, True, 2, confidence)
 
 
 def cloud_with_exits(exits: int = 4, chosen: object = COUPLED) -> CloudMachine:
@@ -192,10 +190,10 @@ def test_an_early_verdict_has_a_bonus_just_where_the_final_one_has(
 
     verdict = work.early.verdict(1, probs_at, lambda row: 0.5)
     answers = cloud.complete(work.judge.judge(probs_at), Work())
-    (final,) = [answer for answer in answers if isinstance(answer, Verdict)]
+    (final,) = [answer for answer in answers if isinstance(answer, Committed)]
     assert final.accepted == 2
-    assert (final.outcome is None) == (not bonus or further)
-    assert (verdict.outcome if verdict else None) == final.outcome
+    assert (final.token_ids == ()) == (not bonus or further)
+    assert ((verdict.outcome,) if verdict else ()) == final.token_ids
 
 
 def test_an_early_verdict_never_carries_a_full_distribution() -> None:
@@ -214,7 +212,7 @@ def test_only_the_pass_that_runs_may_speak() -> None:
     assert not cloud.early_verdicts, "another pass"
     cloud.push_early_verdict(work, spoken(1, 0.5))
     assert cloud.early_verdicts
-    cloud.receive(Cancel(7, 0, 2, cloud.committed.prefix))
+    cloud.receive(Cancel(7, 2, cloud.committed.prefix))
     assert not cloud.early_verdicts
     cloud.push_early_verdict(work, spoken(2, 0.5))
     assert not cloud.early_verdicts, "nobody listens any more"
@@ -273,9 +271,9 @@ def test_an_exit_that_knows_the_distribution_foresees_the_token_after_the_drafts
         assert work.early is not None
         early = work.early.verdict(1, lambda row: flat, lambda row: 0.5)
         (final,) = cloud.complete(work.judge.judge(lambda row: flat), Work())
-        assert isinstance(final, Verdict)
+        assert isinstance(final, Committed)
         assert early is not None
-        assert (early.accepted, early.rejected) == (final.accepted, final.rejected) == (2, False)
-        assert early.outcome == final.outcome
+        assert (early.accepted, early.rejected) == (final.accepted, final.refuses) == (2, False)
+        assert (early.outcome,) == final.token_ids
         foreseen.add(early.outcome)
     assert len(foreseen) > 1

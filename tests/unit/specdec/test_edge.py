@@ -12,7 +12,7 @@ from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import CloudDrafts, Control, Predraft, Schedule
-from tandem.specdec.edge import ALONE_CHUNK, CommittedText, EdgeMachine
+from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
 from tandem.specdec.events import (
     Commit,
     Drafted,
@@ -26,7 +26,8 @@ from tandem.specdec.events import (
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
     Cancel,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     FullDistribution,
     GoingAway,
@@ -38,8 +39,10 @@ from tandem.specdec.messages import (
     Recovered,
     Work,
 )
+from tandem.specdec.observers import Settled
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.text_drafts import NO_TEXTS
+from tandem.specdec.proposers import NO_TEXTS
+from tandem.specdec.text import CommittedText
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
@@ -66,12 +69,12 @@ def test_connecting_opens_at_the_committed_text() -> None:
     edge = edge_of(preset("coupled", 2))
     (opening,) = sent(edge.connect(0.0))
     assert isinstance(opening, Open)
-    assert (opening.base, opening.committed_ids, opening.epoch) == (2, (), 0)
+    assert (opening.base, opening.committed_ids) == (2, ())
     draft(edge, 0, 1)
     edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert edge.lost(0.1) == [Reconnect()]
     (again,) = sent(edge.connect(0.2))
-    assert (again.base, again.committed_ids, again.epoch) == (4, (0, 2), 1)
+    assert (again.base, again.committed_ids) == (4, (0, 2))
     assert again.prefix_hash == edge.committed.prefix
     with pytest.raises(ProtocolError, match="connect in state running"):
         edge.connect(0.3)
@@ -82,7 +85,7 @@ def test_drafting_goes_on_without_a_stream_and_is_sent_on_the_next() -> None:
     assert draft(edge, 0, 1) == []
     opening, drafted = sent(edge.connect(0.0))
     assert isinstance(opening, Open)
-    assert isinstance(drafted, Draft)
+    assert isinstance(drafted, Drafts)
     assert (drafted.base, drafted.token_ids, drafted.end_of_chunk) == (2, (0, 1), True)
     edge.lost(0.1)
     assert sent(edge.connect(0.2))[1] == drafted, "what waits for a verdict is sent again"
@@ -163,7 +166,6 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
     assert stale is not None
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
-    assert edge.epoch == 1
     assert edge.kv_length == 3, "the rejected draft is not in the KV any more"
     fresh = edge.work(0.0)
     assert fresh is not None
@@ -171,7 +173,7 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
     assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
     assert edge.kv_length == 3
     (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0, 0.0))
-    assert (drafted.epoch, drafted.base) == (1, 4)
+    assert drafted.base == 4
 
 
 def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
@@ -179,27 +181,27 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert (edge.epoch, edge.drafts_in_flight) == (0, (1,))
+    assert edge.drafts_in_flight == (1,)
     assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
-    assert (edge.epoch, edge.drafts_in_flight) == (1, ())
+    assert not edge.drafts_in_flight
 
 
-def test_drafts_that_were_never_sent_end_no_epoch() -> None:
+def test_drafts_that_were_never_sent_are_void_too() -> None:
     edge = edge_of(scheduled("coupled", Schedule(4, 2)))
     edge.connect(0.0)
     draft(edge, 0)
     edge.receive(tokens_of(edge, 1), 0.0)
-    assert (edge.epoch, edge.drafts_in_flight) == (0, ())
+    assert edge.drafts_in_flight == ()
 
 
-def test_a_drawn_token_is_sent_in_the_new_epoch() -> None:
+def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
     edge = edge_of(preset("dssd-full", 2))
     edge.connect(0.0)
     draft(edge, 0, 1)
     target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
     outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
     assert edge.committed.since(2) == (2,)
-    assert sent(outputs) == [Recovered(7, 1, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
+    assert sent(outputs) == [Recovered(7, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
 
 
 def test_a_drawn_token_counts_for_its_schedule() -> None:
@@ -217,16 +219,16 @@ def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
     chosen = replace(SPLIT, schedule=Schedule(6, 2, bonus=False))
     edge = edge_of(chosen)
     edge.connect(0.0)
-    draft(edge, 0, 1)
+    draft(edge, 2, 1)
     ahead = edge.work(0.0)
     assert ahead is not None
     (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0))
     assert isinstance(need, NeedFullDistribution)
-    assert (need.epoch, need.base) == (1, 2)
+    assert need.base == 2
     assert edge.drafted(ahead, drafts_of(2, 2), 5, 0.0, 0.0) == []
     assert edge.work(0.0) is None
     assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
-    answer = FullDistribution(7, 1, 2, edge.committed.prefix, target_probs=PROBS_OF_TWO)
+    answer = FullDistribution(7, 2, edge.committed.prefix, target_probs=PROBS_OF_TWO)
     outputs = edge.receive(answer, 0.0)
     assert isinstance(sent(outputs)[0], Recovered)
     assert outputs[-1] == Reconnect(lost=False)
@@ -665,7 +667,9 @@ def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
 def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
     edge = edge_of(preset("cloud-draft"))
     edge.connect(0.0)
-    tokens = replace(tokens_of(edge, 0, 1, 2), accepted=2, work=Work(drafts=4, target_passes=2))
+    tokens = replace(
+        tokens_of(edge, 0, 1, 2), cloud_accepted=2, work=Work(cloud_drafts=4, target_passes=2)
+    )
     commits = [each for each in edge.receive(tokens, 0.0) if isinstance(each, Commit)]
     assert [source for commit in commits for source in commit.token_sources] == [
         TokenSource.CLOUD_DRAFT,
@@ -677,17 +681,17 @@ def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
 
 
 def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None:
-    """Those that agree stay in flight, and the epoch ends where one does not."""
+    """Those that agree stay in flight, and those after one that does not are void."""
     edge = edge_of(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
     edge.connect(0.0)
     for token_id in (0, 1, 2):
         draft(edge, token_id)
-    agree = replace(tokens_of(edge, 0, 1), accepted=2, work=Work(drafts=2))
+    agree = replace(tokens_of(edge, 0, 1), cloud_accepted=2, work=Work(cloud_drafts=2))
     edge.receive(agree, 0.0)
-    assert (edge.epoch, edge.drafts_in_flight) == (0, (2,))
-    differ = replace(tokens_of(edge, 1, 0), accepted=1, work=Work(drafts=1))
+    assert edge.drafts_in_flight == (2,)
+    differ = replace(tokens_of(edge, 1, 0), cloud_accepted=1, work=Work(cloud_drafts=1))
     edge.receive(differ, 0.0)
-    assert (edge.epoch, edge.drafts_in_flight) == (1, ())
+    assert not edge.drafts_in_flight
     assert edge.committed.since(2) == (0, 1, 1, 0)
 
 
@@ -738,10 +742,10 @@ def test_every_rejection_that_asks_for_a_whole_distribution_counts() -> None:
     edge = edge_of(SPLIT)
     edge.connect(0.0)
     for _ in range(2):
-        draft(edge, 0, 1)
+        draft(edge, 2, 1)
         edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0)
-        session, epoch, base, prefix = frame_of(edge)
-        answer = FullDistribution(session, epoch + 1, base, prefix, target_probs=PROBS_OF_TWO)
+        session, base, prefix = frame_of(edge)
+        answer = FullDistribution(session, base, prefix, target_probs=PROBS_OF_TWO)
         assert isinstance(sent(edge.receive(answer, 0.0))[0], Recovered)
     assert edge.stats.full_distribution_requests == 2
 
@@ -870,10 +874,11 @@ def test_opened_comes_once_on_a_stream() -> None:
 
 def test_an_answer_of_many_rounds_remembers_the_last_ones() -> None:
     edge = edge_of(PRESETS["auto"])
+    settling = Committed(7, 2, 0, accepted=1)
     for _ in range(5_000):
         edge.controller.ponged(0.03, 0.0)
-        edge.stats.begin_round(0.0)
-        edge.stats.end_round(Work(), 0.5)
+        edge.stats.on_draft_begun(0.0)
+        edge.stats.on_committed(settling, Settled(1, False, False), (), 0.5)
     assert len(edge.controller.estimates.trips_s) < 2_000
     assert len(edge.stats.round_overheads_s) < 2_000
 

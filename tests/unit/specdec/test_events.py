@@ -4,11 +4,14 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tandem.specdec.edge import EdgeStats
+from tandem.core.sparse_payload import FullPayload
+from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import NO_PROBS, Drafted
-from tandem.specdec.messages import Opened, Tokens, Verdict, Work
+from tandem.specdec.messages import Committed, Opened, Work
+from tandem.specdec.observers import Settled
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for
 
@@ -21,51 +24,84 @@ def test_nothing_is_counted_at_first() -> None:
     assert fields.pop("batch_invariant") is None
     assert set(fields.values()) == {0}
     assert stats.resumes == 0
-    stats.begin_stream()
+    stats.on_connected(0.0)
     assert stats.resumes == 0
 
 
 def test_a_hit_is_no_miss() -> None:
     stats = EdgeStats()
     for begun, hit in ((True, True), (True, True), (True, False), (False, False)):
-        stats.count_resolved(begun, hit)
+        stats.on_resolved(begun=begun, ready=hit)
     assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (2, 2, 1)
 
 
 def test_the_cloud_s_times_and_passes_add_up() -> None:
     stats = EdgeStats()
-    stats.begin_stream()
+    stats.on_connected(0.0)
     for passes in (1, 3):
         work = Work(verify_s=0.5, queue_s=0.25, target_passes=passes)
-        stats.count_tokens(Tokens(1, 0, 0, 0, token_ids=(1,), work=work))
+        tell(stats, 0, work)
     assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.0, 0.5, 3)
-    stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=4)))
+    tell(stats, 1, Work(verify_s=0.5, queue_s=0.25, target_passes=4))
     assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.5, 0.75, 4)
 
 
 def test_rounds_add_up() -> None:
     stats = EdgeStats()
     for began in (1.0, 5.0):
-        stats.begin_round(began)
-        stats.count_drafts(1, draft_s=0.5)
-        stats.end_round(Work(verify_s=0.25, queue_s=8.0), began + 2.0)
+        stats.on_draft_begun(began)
+        stats.on_drafted((), 1, 0.5, 0.0, usual=True)
+        tell(stats, 1, Work(verify_s=0.25, queue_s=8.0), began + 2.0)
     assert stats.round_s == 4.0
     assert list(stats.round_overheads_s) == [1.25, 1.25]
     assert (stats.drafted, stats.draft_s) == (2, 1.0)
 
 
-def verdict(accepted: int, work: Work) -> Verdict:
-    return Verdict(1, 0, 0, 0, accepted=accepted, rejected=False, outcome=None, work=work)
+def tell(stats: EdgeStats, right: int, work: Work, now: float = 0.0) -> None:
+    """Count a message that settles drafts, of which so many are right, and the next is not."""
+    message = Committed(1, 0, 0, accepted=right, token_ids=(2,), work=work)
+    stats.on_committed(message, Settled.by(message, (1,) * right), (), now)
+
+
+@pytest.mark.parametrize(
+    ("sent", "accepted", "token_ids", "judged", "expected"),
+    [
+        ((5, 6, 7), 2, (8,), 3, (2, True, True)),  # a draft is refused
+        ((5, 6, 7), 3, (8,), 3, (3, False, False)),  # all stand
+        ((5, 6, 7), 2, (7,), 2, (3, False, False)),  # the cloud was ahead, and agrees
+        ((5, 6, 7), 2, (8,), 2, (2, True, False)),  # or not
+        ((5, 6, 7), 0, (5, 6, 9), 0, (2, True, False)),
+        ((), 0, (5,), 0, (0, False, False)),
+        ((5,), 0, (6, 7), 1, (0, True, True)),
+    ],
+)
+def test_each_position_with_a_draft_in_flight_says_whether_it_was_right(
+    sent: tuple[int, ...],
+    accepted: int,
+    token_ids: tuple[int, ...],
+    judged: int,
+    expected: tuple[int, bool, bool],
+) -> None:
+    message = Committed(1, 0, 0, accepted, token_ids, Work(drafts=judged))
+    settled = Settled.by(message, sent)
+    assert (settled.right, settled.departs, settled.refused) == expected
+    assert settled.count == expected[0] + expected[1]
+
+
+def test_a_draft_whose_place_the_edge_draws_was_not_right() -> None:
+    payload = FullPayload(np.ones(1, dtype=np.float32))
+    settled = Settled.by(Committed(1, 0, 0, 1, draw_from=payload), (5, 6))
+    assert (settled.right, settled.departs, settled.refused) == (1, True, True)
 
 
 def test_passes_are_counted_over_streams() -> None:
     """The cloud counts from the start of each stream."""
     stats = EdgeStats()
-    stats.begin_stream()
-    stats.count_verdict(verdict(2, Work(target_passes=2)))
-    stats.count_tokens(Tokens(1, 0, 0, 0, token_ids=(1,), work=Work(target_passes=3)))
-    stats.begin_stream()
-    stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=2)))
+    stats.on_connected(0.0)
+    tell(stats, 2, Work(target_passes=2))
+    tell(stats, 0, Work(target_passes=3))
+    stats.on_connected(0.0)
+    tell(stats, 1, Work(verify_s=0.5, queue_s=0.25, target_passes=2))
     assert stats.target_passes == 5
     assert (stats.rounds, stats.accepted, stats.resumes) == (2, 3, 1)
     assert (stats.verify_s, stats.queue_s) == (0.5, 0.25)
@@ -73,26 +109,26 @@ def test_passes_are_counted_over_streams() -> None:
 
 def test_round_overhead_is_a_round_without_the_models() -> None:
     stats = EdgeStats()
-    stats.begin_round(1.0)
-    stats.begin_round(1.5)
-    stats.count_drafts(3, draft_s=0.25)
-    stats.end_round(Work(verify_s=0.125, queue_s=0.125), 2.0)
+    stats.on_draft_begun(1.0)
+    stats.on_draft_begun(1.5)
+    stats.on_drafted((), 3, 0.25, 0.0, usual=True)
+    tell(stats, 1, Work(verify_s=0.125, queue_s=0.125), 2.0)
     assert stats.round_s == 1.0
     assert list(stats.round_overheads_s) == [0.625]
     assert stats.round_overhead_median_s == 0.625
-    stats.end_round(Work(), 9.0)
+    tell(stats, 1, Work(), 9.0)
     assert list(stats.round_overheads_s) == [0.625], "no round had begun"
 
 
 def test_a_round_that_a_loss_ended_says_nothing() -> None:
     stats = EdgeStats()
-    stats.begin_round(0.0)
-    stats.count_drafts(2, draft_s=0.5)
-    stats.abandon_round()
-    stats.count_drafts(2, draft_s=0.5)
-    stats.begin_round(2.0)
-    stats.count_drafts(2, draft_s=0.25)
-    stats.end_round(Work(verify_s=0.25), 3.0)
+    stats.on_draft_begun(0.0)
+    stats.on_drafted((), 2, 0.5, 0.0, usual=True)
+    stats.on_left()
+    stats.on_drafted((), 2, 0.5, 0.0, usual=True)
+    stats.on_draft_begun(2.0)
+    stats.on_drafted((), 2, 0.25, 0.0, usual=True)
+    tell(stats, 1, Work(verify_s=0.25), 3.0)
     assert list(stats.round_overheads_s) == [0.5]
     assert stats.draft_s == 1.25
     assert stats.drafted == 6
@@ -104,8 +140,8 @@ def test_no_rounds_no_median() -> None:
 
 def test_unverified_tokens_are_tokens() -> None:
     stats = EdgeStats()
-    stats.count_commit(2, unverified=False)
-    stats.count_commit(3, unverified=True)
+    stats.on_text(2, unverified=False)
+    stats.on_text(3, unverified=True)
     assert (stats.tokens, stats.unverified_tokens) == (5, 3)
 
 
@@ -119,24 +155,24 @@ def test_draft_ends(ignore_eos: bool, expected: set[int]) -> None:
 
 def test_all_drafting_of_a_round_is_model_time() -> None:
     stats = EdgeStats()
-    stats.begin_round(1.0)
-    stats.count_drafts(1, draft_s=0.5)
-    stats.count_drafts(2, draft_s=0.25)
-    stats.end_round(Work(verify_s=0.25), 3.0)
+    stats.on_draft_begun(1.0)
+    stats.on_drafted((), 1, 0.5, 0.0, usual=True)
+    stats.on_drafted((), 2, 0.25, 0.0, usual=True)
+    tell(stats, 1, Work(verify_s=0.25), 3.0)
     assert list(stats.round_overheads_s) == [1.0]
 
 
 def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
     """A later one finds what this very request computed, which spared it nothing."""
-    stats = EdgeStats()
+    stats = EdgeStats(prompt_tokens=8)
     for cached in (5, 40):
-        stats.begin_stream()
-        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted", cached_tokens=cached)
-        stats.count_opened(terms, prompt_tokens=8)
+        stats.on_connected(0.0)
+        terms = Opened(1, 8, 0, 8, 64, frozenset(), "scripted", cached_tokens=cached)
+        stats.on_opened(terms)
         assert stats.cached_tokens == 5
-    other = EdgeStats()
-    other.begin_stream()
-    other.count_opened(terms, prompt_tokens=8)
+    other = EdgeStats(prompt_tokens=8)
+    other.on_connected(0.0)
+    other.on_opened(terms)
     assert other.cached_tokens == 8, "the prompt is no longer than that"
 
 
@@ -145,10 +181,10 @@ def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them(name:
     stats = EdgeStats()
     told = [getattr(stats, name)]
     for promised in (True, True, False, True):
-        stats.begin_stream()
+        stats.on_connected(0.0)
         promises: dict[str, Any] = {name: promised}
-        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted")
-        stats.count_opened(replace(terms, **promises), prompt_tokens=8)
+        terms = Opened(1, 8, 0, 8, 64, frozenset(), "scripted")
+        stats.on_opened(replace(terms, **promises))
         told.append(getattr(stats, name))
     assert told == [None, True, True, False, False]
 

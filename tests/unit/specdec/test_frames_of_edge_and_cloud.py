@@ -15,13 +15,14 @@ from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, extend_prefix
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.cloud import CloudMachine, CloudModel, State, check_open
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LostCloud
 from tandem.specdec.messages import (
     Cancel,
-    Draft,
+    Committed,
+    Drafts,
     FullDistribution,
     GenerationParams,
     HiddenStates,
@@ -30,8 +31,6 @@ from tandem.specdec.messages import (
     Opened,
     Ping,
     Pong,
-    Tokens,
-    Verdict,
     Work,
 )
 from tests.virtual_time.cases import preset, scheduled
@@ -92,7 +91,6 @@ def test_a_session_opens_with_all_that_the_request_says() -> None:
     committed = PrefixedTokens((1, 2, 8, 9))
     expected = Open(
         session=7,
-        epoch=4,
         base=4,
         prefix_hash=prefix(1, 2, 8, 9),
         vocabulary_hash="hash",
@@ -104,11 +102,11 @@ def test_a_session_opens_with_all_that_the_request_says() -> None:
         tenant=b"tenant",
         public_tokens=1,
     )
-    assert request.opening(4, committed, prompt_logprobs=True) == expected
+    assert request.opening(committed, prompt_logprobs=True) == expected
     known = replace(expected, params=replace(params, prompt_logprobs=False))
-    assert request.opening(4, committed) == known
+    assert request.opening(committed) == known
     unasked = replace(request, params=replace(params, prompt_logprobs=False))
-    assert unasked.opening(4, committed, prompt_logprobs=True) == known
+    assert unasked.opening(committed, prompt_logprobs=True) == known
     assert (request.max_tokens, request.ignore_eos) == (20, True)
 
 
@@ -116,9 +114,8 @@ def test_a_chunk_of_ids() -> None:
     edge = edge_of(preset("coupled", 2))
     edge.connect(0.0)
     assert sent(draft(edge, 0, 1)) == [
-        Draft(
+        Drafts(
             session=7,
-            epoch=0,
             base=2,
             prefix_hash=prefix(1, 2),
             token_ids=(0, 1),
@@ -135,12 +132,11 @@ def test_what_the_edge_asks_and_how_it_ends() -> None:
     edge = edge_of(SPLIT)
     edge.connect(0.0)
     (ping,) = (output for step in range(1, 6) for output in sent(edge.tick(step / 5)))
-    assert ping == Ping(7, 0, 2, prefix(1, 2), nonce=1)
+    assert ping == Ping(7, 2, prefix(1, 2), nonce=1)
     draft(edge, 0, 1)
     (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 1.0))
-    assert need == NeedFullDistribution(7, 1, 2, prefix(1, 2))
-    assert edge.epoch == 0, "it begins with the token"
-    assert sent(edge.cancel()) == [Cancel(7, 0, 2, prefix(1, 2))]
+    assert need == NeedFullDistribution(7, 2, prefix(1, 2))
+    assert sent(edge.cancel()) == [Cancel(7, 2, prefix(1, 2))]
 
 
 def test_hidden_states_go_up_with_the_place_of_their_first_token() -> None:
@@ -150,7 +146,7 @@ def test_hidden_states_go_up_with_the_place_of_their_first_token() -> None:
     assert first is not None
     states = np.ones((2, 1), dtype=np.float32)
     (frame,) = sent(edge.layers_done(first, states, 0.0))
-    assert frame == HiddenStates(7, 0, 0, EMPTY_PREFIX, states=states)
+    assert frame == HiddenStates(7, 0, EMPTY_PREFIX, states=states)
 
 
 def test_the_cloud_says_all_of_itself_when_a_session_opens() -> None:
@@ -164,11 +160,10 @@ def test_the_cloud_says_all_of_itself_when_a_session_opens() -> None:
         exits=4,
         same_bits=True,
     )
-    cloud = CloudMachine(opening(preset("fsd", 2, exits=3), epoch=5), model)
+    cloud = CloudMachine(opening(preset("fsd", 2, exits=3)), model)
     cloud.adopt_prefix(1)
     assert cloud.opened() == Opened(
         session=7,
-        epoch=5,
         base=2,
         prefix_hash=prefix(1, 2),
         max_draft_length=16,
@@ -204,17 +199,17 @@ def test_a_verdict_on_drafts_that_stand() -> None:
     assert completed(cloud) == []
     cloud.receive(draft_after(cloud, (first, second)))
     assert completed(cloud) == [
-        Verdict(
+        Committed(
             session=7,
-            epoch=0,
             base=2,
             prefix_hash=prefix(1, 2, first, second, third),
             accepted=2,
-            rejected=False,
-            outcome=third,
+            token_ids=(third,),
             work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=2, drafts=2),
             path=(),
             logprobs=(),
+            cloud_accepted=0,
+            draw_from=None,
         )
     ]
 
@@ -225,14 +220,12 @@ def test_a_verdict_that_rejects() -> None:
     cloud = opened_cloud(chosen)
     cloud.receive(draft_after(cloud, (first, (second + 1) % V)))
     assert completed(cloud) == [
-        Verdict(
+        Committed(
             session=7,
-            epoch=1,
             base=2,
             prefix_hash=prefix(1, 2, first, second),
             accepted=1,
-            rejected=True,
-            outcome=second,
+            token_ids=(second,),
             work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=1, drafts=2),
         )
     ]
@@ -244,15 +237,13 @@ def test_a_verdict_that_needed_no_pass_cost_nothing() -> None:
     cloud = opened_cloud(chosen)
     completed(cloud)
     assert cloud.receive(draft_after(cloud, ((first + 1) % V, 0))) == [
-        Verdict(
+        Committed(
             session=7,
-            epoch=1,
             base=2,
             prefix_hash=prefix(1, 2, first),
             accepted=0,
-            rejected=True,
-            outcome=first,
-            work=Work(target_passes=1),
+            token_ids=(first,),
+            work=Work(target_passes=1, drafts=1),
         )
     ]
 
@@ -262,9 +253,8 @@ def test_a_token_of_the_cloud_s_own() -> None:
     first, second = own_tokens(preset("ar"), 2)
     for passes, text in ((1, (first,)), (2, (first, second))):
         assert completed(cloud) == [
-            Tokens(
+            Committed(
                 session=7,
-                epoch=0,
                 base=1 + passes,
                 prefix_hash=prefix(1, 2, *text),
                 token_ids=text[-1:],
@@ -279,13 +269,13 @@ def test_a_distribution_is_sent_for_the_place_that_was_rejected() -> None:
         cloud = opened_cloud(SPLIT, seed=seed)
         cloud.receive(draft_after(cloud, (0, 0), probabilities=(1.0, 1.0)))
         pass_of(cloud)
-        if cloud.awaits_recovered:
+        if cloud.state is State.NEEDS_RECOVERED:
             break
     base = len(cloud.committed)
-    ask = NeedFullDistribution(7, cloud.epoch, base, cloud.committed.prefix)
+    ask = NeedFullDistribution(7, base, cloud.committed.prefix)
     (answer,) = cloud.receive(ask)
     assert isinstance(answer, FullDistribution)
-    assert (answer.session, answer.epoch, answer.base) == (7, cloud.epoch, base)
+    assert (answer.session, answer.base) == (7, base)
     assert answer.prefix_hash == cloud.committed.prefix
 
 
@@ -447,5 +437,5 @@ def test_pings_are_answered_with_the_text_s_end() -> None:
     cloud = opened_cloud(preset("ar"))
     (token,) = own_tokens(preset("ar"), 1)
     pass_of(cloud)
-    answer = cloud.receive(Ping(7, 0, 0, 0, nonce=5))
-    assert answer == [Pong(7, 0, 3, prefix(1, 2, token), nonce=5)]
+    answer = cloud.receive(Ping(7, 0, 0, nonce=5))
+    assert answer == [Pong(7, 3, prefix(1, 2, token), nonce=5)]

@@ -13,14 +13,8 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
-from tandem.specdec.cloud import CloudMachine, VocabularyMismatch
-from tandem.specdec.messages import (
-    Draft,
-    EdgeMessage,
-    HiddenStates,
-    NeedFullDistribution,
-    Recovered,
-)
+from tandem.specdec.cloud import CloudMachine, State, VocabularyMismatch
+from tandem.specdec.messages import Drafts, EdgeMessage, NeedFullDistribution, Recovered
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled, tree
 from tests.virtual_time.cloud_frames import (
@@ -38,7 +32,7 @@ from tests.virtual_time.machine_state import state_of
 HUGE = 2**32 - 1
 
 
-def with_probs(draft: Draft, change: Callable[[Any], Any]) -> Draft:
+def with_probs(draft: Drafts, change: Callable[[Any], Any]) -> Drafts:
     """The draft with its first distribution changed, as a copy."""
     assert draft.distributions is not None
     distributions = draft.distributions.copy()
@@ -46,29 +40,29 @@ def with_probs(draft: Draft, change: Callable[[Any], Any]) -> Draft:
     return replace(draft, distributions=distributions)
 
 
-def with_ids(draft: Draft, first: int) -> Draft:
+def with_ids(draft: Drafts, first: int) -> Drafts:
     return replace(draft, token_ids=(first, *draft.token_ids[1:]))
 
 
-def with_probability(draft: Draft, first: float) -> Draft:
+def with_probability(draft: Drafts, first: float) -> Drafts:
     assert draft.probabilities is not None
     return replace(draft, probabilities=(first, *draft.probabilities[1:]))
 
 
-def repeated(draft: Draft, times: int) -> Draft:
+def repeated(draft: Drafts, times: int) -> Drafts:
     assert draft.probabilities is not None
     return replace(
         draft, token_ids=draft.token_ids * times, probabilities=draft.probabilities * times
     )
 
 
-def zero_at_token(draft: Draft) -> Draft:
+def zero_at_token(draft: Drafts) -> Drafts:
     probs = np.zeros(V, dtype=np.float32)
     probs[(draft.token_ids[0] + 1) % V] = 1
     return with_probs(draft, lambda _: probs)
 
 
-BadDraft = tuple[Callable[[Draft], EdgeMessage], type[Exception], str]
+BadDraft = tuple[Callable[[Drafts], EdgeMessage], type[Exception], str]
 
 
 BAD_SPLIT_DRAFTS: dict[str, BadDraft] = {
@@ -97,17 +91,14 @@ BAD_SPLIT_DRAFTS: dict[str, BadDraft] = {
     ),
     "no tokens": (lambda d: repeated(d, 0), InvalidArgument, "draft_length"),
     "too many tokens": (lambda d: repeated(d, 9), InvalidArgument, "draft_length"),
-    "a later epoch": (lambda d: replace(d, epoch=d.epoch + 1), InvalidArgument, "epoch"),
-    "a gap": (lambda d: replace(d, base=d.base + 1), InvalidArgument, "base"),
     "another session": (lambda d: replace(d, session=d.session + 1), InvalidArgument, "session"),
-    "another text": (lambda d: replace(d, prefix_hash=d.prefix_hash ^ 1), PrefixMismatch, ""),
     "recovered unasked": (
-        lambda d: Recovered(d.session, d.epoch, d.base, d.prefix_hash, token_id=0),
+        lambda d: Recovered(d.session, d.base, d.prefix_hash, token_id=0),
         InvalidArgument,
         "recovered",
     ),
     "a distribution unasked": (
-        lambda d: NeedFullDistribution(d.session, d.epoch, d.base, d.prefix_hash),
+        lambda d: NeedFullDistribution(d.session, d.base, d.prefix_hash),
         InvalidArgument,
         "need_full_distribution",
     ),
@@ -165,9 +156,7 @@ def check_bad_drafts(chosen: Preset, name: str, bad: BadDraft) -> None:
 
     def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
         nonlocal tried
-        if cloud.finished or message.epoch != cloud.epoch:
-            return  # what is void is not even looked at
-        if isinstance(message, Draft):
+        if isinstance(message, Drafts) and cloud.state in (State.IDLE, State.PASS):
             check_refused(cloud, change(message), error, field)
             tried += 1
 
@@ -200,58 +189,99 @@ def test_a_method_without_drafts_takes_none() -> None:
     check_refused(cloud, draft_after(cloud, (1,)), InvalidArgument, "draft_length")
 
 
-def test_replayed_and_stale_rounds() -> None:
-    """A draft of this epoch again is an error; one of an older epoch is void, and dropped."""
-    sent: list[Draft] = []
-    replayed = stale = 0
+VOID_DRAFTS: dict[str, Callable[[Drafts], Drafts]] = {
+    "a gap": lambda d: replace(d, base=d.base + 1),
+    "far beyond the text": lambda d: replace(d, base=HUGE),
+    "before its text": lambda d: replace(d, base=d.base - 1),
+    "another text": lambda d: replace(d, prefix_hash=d.prefix_hash ^ 1),
+}
+
+
+@pytest.mark.parametrize("name", VOID_DRAFTS)
+@pytest.mark.parametrize(
+    "chosen",
+    [SPLIT, replace(SPLIT, schedule=Schedule(4, 2, bonus=False)), preset("dsd", 2), tree((2, 1))],
+    ids=["split", "pipelined", "full", "tree"],
+)
+def test_drafts_that_follow_no_text_of_the_cloud_change_nothing(chosen: Preset, name: str) -> None:
+    tried = 0
 
     def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
-        nonlocal replayed, stale
+        nonlocal tried
+        if isinstance(message, Drafts):
+            check_dropped(cloud, VOID_DRAFTS[name](message))
+            tried += 1
+
+    calm = Lockstep(chosen, MODELS).run()
+    assert Lockstep(chosen, MODELS, to_cloud=disturb).run() == calm
+    assert tried > 3
+
+
+def check_dropped(cloud: CloudMachine, message: EdgeMessage) -> None:
+    before = state_of(cloud)
+    assert cloud.receive(message) == []
+    assert state_of(cloud) == before
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        preset("dsd", 2),
+        preset("coupled", 2),
+        scheduled("coupled", Schedule(4, 2)),
+        scheduled("dsd", Schedule(4, 2, bonus=False)),
+        tree((2, 1)),
+    ],
+    ids=["dsd", "coupled", "coupled, pipelined", "dsd, pipelined", "tree"],
+)
+def test_every_draft_that_was_ever_sent_may_come_again(chosen: Preset) -> None:
+    """Whether it was judged, waits, or follows a text that is gone."""
+    sent: list[Drafts] = []
+    tried = 0
+
+    def disturb(cloud: CloudMachine, message: EdgeMessage) -> None:
+        nonlocal tried
+        before = cloud.committed.since(0)
         for old in sent:
-            if cloud.finished or isinstance(message, Recovered):
-                continue
-            if old.epoch == cloud.epoch:
-                check_refused(cloud, old, InvalidArgument, "base")
-                replayed += 1
-            else:
-                before = state_of(cloud)
-                assert cloud.receive(old) == []
-                assert state_of(cloud) == before
-                stale += 1
-        if isinstance(message, Draft):
+            assert cloud.receive(old) == []
+            tried += 1
+        assert cloud.committed.since(0) == before
+        if isinstance(message, Drafts):
             sent.append(message)
 
     close = model_pair(V, noise=0.3)
-    calm = Lockstep(preset("dsd", 2), close, max_tokens=30).run()
-    assert Lockstep(preset("dsd", 2), close, max_tokens=30, to_cloud=disturb).run() == calm
-    assert replayed > 3
-    assert stale > 3
+    calm = Lockstep(chosen, close, max_tokens=30).run()
+    assert Lockstep(chosen, close, max_tokens=30, to_cloud=disturb).run() == calm
+    assert tried > 20
+
+
+def test_where_a_draft_differs_from_what_waits_the_rest_of_it_is_void() -> None:
+    chosen = scheduled("coupled", Schedule(4, 2))
+    right = own_tokens(chosen, 5)
+    other = (right[1] + 1) % V
+    cloud = opened_cloud(chosen)
+    cloud.receive(draft_after(cloud, right[:2]))
+    for void in (
+        draft_after(cloud, (right[0], other, right[2])),
+        draft_after(cloud, (other, right[2]), pending=right[:1]),
+    ):
+        assert cloud.receive(void) == []
+    assert cloud.receive(draft_after(cloud, right[1:4], pending=right[:1])) == []
+    work = cloud.work()
+    assert work is not None
+    assert (work.token_ids, work.drafts) == ((1, 2, *right[:4]), 4)
 
 
 BAD_RECOVERED: dict[str, tuple[Callable[[Recovered], EdgeMessage], type[Exception], str]] = {
-    "a draft first": (
-        lambda r: Draft(
-            r.session,
-            r.epoch,
-            r.base + 1,
-            r.prefix_hash,
-            (0,),
-            end_of_chunk=True,
-            probabilities=(0.5,),
-        ),
-        InvalidArgument,
-        "draft",
-    ),
     "before the rejection": (lambda r: replace(r, base=r.base - 1), InvalidArgument, "base"),
     "after the rejection": (lambda r: replace(r, base=r.base + 1), InvalidArgument, "base"),
     "token -1": (lambda r: replace(r, token_id=-1), InvalidArgument, "token_id"),
     "token V": (lambda r: replace(r, token_id=V), InvalidArgument, "token_id"),
     "token of 32 bits": (lambda r: replace(r, token_id=HUGE), InvalidArgument, "token_id"),
-    "a later epoch": (lambda r: replace(r, epoch=r.epoch + 1), InvalidArgument, "epoch"),
     "another session": (lambda r: replace(r, session=r.session + 1), InvalidArgument, "session"),
     "another text": (lambda r: replace(r, prefix_hash=r.prefix_hash ^ 1), PrefixMismatch, ""),
     "the distribution elsewhere": (
-        lambda r: NeedFullDistribution(r.session, r.epoch, r.base + 1, r.prefix_hash),
+        lambda r: NeedFullDistribution(r.session, r.base + 1, r.prefix_hash),
         InvalidArgument,
         "need_full_distribution",
     ),
@@ -370,7 +400,7 @@ def test_a_draft_may_be_certain() -> None:
     assert cloud.receive(draft_after(cloud, (0, 1), probabilities=(1.0, 0.5))) == []
 
 
-def tree_after(cloud: CloudMachine, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Draft:
+def tree_after(cloud: CloudMachine, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Drafts:
     expanded = len(children(parents))
     return draft_after(
         cloud,
@@ -422,11 +452,11 @@ def test_a_tree_beyond_the_answer(max_tokens: int, fits: bool) -> None:
 def test_one_tree_waits_at_a_time_and_starts_where_the_text_ends() -> None:
     cloud = opened_cloud(tree((2, 1)))
     first = tree_after(cloud, (0, 1), (-1, -1))
-    for base in (1, 3):
-        check_refused(cloud, replace(first, base=base), InvalidArgument, "base")
-    check_refused(cloud, replace(first, prefix_hash=1), PrefixMismatch)
+    text = cloud.committed
+    check_dropped(cloud, replace(first, base=1, prefix_hash=text.prefix_at(1)))
     assert cloud.receive(first) == []
-    check_refused(cloud, first, InvalidArgument, "draft_length")
+    check_dropped(cloud, first)
+    check_dropped(cloud, tree_after(cloud, (1, 2), (-1, -1)))
 
 
 def test_drafts_have_the_shape_that_was_opened() -> None:
@@ -435,19 +465,6 @@ def test_drafts_have_the_shape_that_was_opened() -> None:
     check_refused(cloud, replace(whole, parents=None), InvalidArgument, "parents")
     chain = opened_cloud(preset("coupled", 2))
     check_refused(chain, draft_after(chain, (0, 1), parents=(-1, 0)), InvalidArgument, "parents")
-
-
-def test_what_belongs_to_an_older_epoch_is_dropped() -> None:
-    cloud = opened_cloud(preset("dssd", 2), epoch=3)
-    prefix = cloud.committed.prefix
-    for old in (
-        Recovered(7, 2, 2, prefix, token_id=0),
-        NeedFullDistribution(7, 2, 2, prefix),
-        HiddenStates(7, 2, 0, prefix, np.ones((1, 1), dtype=np.float32)),
-    ):
-        before = state_of(cloud)
-        assert cloud.receive(old) == []
-        assert state_of(cloud) == before
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,12 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors, Thinking
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.edge import EdgeMachine, check_opened
+from tandem.specdec.checks import check_opened
+from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.liveness import Phase
-from tandem.specdec.messages import (
-    CloudMessage,
-    FullDistribution,
-    Opened,
-    Outcome,
-    Tokens,
-    Verdict,
-)
+from tandem.specdec.messages import CloudMessage, Committed, FullDistribution, Opened
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.rules import Replacement
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import TokenIds, preset
 from tests.virtual_time.edge_frames import (
@@ -43,10 +38,8 @@ from tests.virtual_time.machine_state import state_of
 BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
 
 
-def full_distribution_of(frame: Verdict | Tokens | FullDistribution) -> FullDistribution:
-    return FullDistribution(
-        frame.session, frame.epoch, frame.base, frame.prefix_hash, target_probs=PROBS
-    )
+def full_distribution_of(frame: Committed | FullDistribution) -> FullDistribution:
+    return FullDistribution(frame.session, frame.base, frame.prefix_hash, target_probs=PROBS)
 
 
 BAD_FRAMES: dict[str, BadFrame] = {
@@ -58,27 +51,20 @@ BAD_FRAMES: dict[str, BadFrame] = {
 }
 BAD_VERDICTS: dict[str, BadFrame] = {
     **BAD_FRAMES,
-    "judges more than was sent": (lambda m: replace(m, accepted=9), ProtocolError),
-    "judges one more than was sent": (
-        lambda m: replace(m, accepted=2, rejected=True),
+    "accepts more than was sent": (lambda m: replace(m, accepted=9), ProtocolError),
+    "accepts less than nothing": (lambda m: replace(m, accepted=-1), ProtocolError),
+    "commits nothing": (
+        lambda m: replace(m, accepted=0, token_ids=(), draw_from=None),
         ProtocolError,
     ),
-    "accepts less than nothing": (lambda m: replace(m, accepted=-1), ProtocolError),
-    "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),
-    "an older epoch": (lambda m: replace(m, epoch=m.epoch - 1), ProtocolError),
-    "a later epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
-    "token V": (lambda m: replace(m, outcome=V), ProtocolError),
-    "token -1": (lambda m: replace(m, outcome=-1), ProtocolError),
-    "rejects and brings nothing": (
-        lambda m: replace(
-            m, accepted=0, rejected=True, epoch=m.epoch + 1 - m.rejected, outcome=None
-        ),
+    "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
+    "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
+    "a token and a distribution": (
+        lambda m: replace(m, accepted=0, token_ids=(0,), draw_from=FullPayload(PROBS)),
         ProtocolError,
     ),
     "a distribution with nothing to draw": (
-        lambda m: replace(
-            m, accepted=1, rejected=False, epoch=m.epoch - m.rejected, outcome=FullPayload(PROBS)
-        ),
+        lambda m: replace(m, accepted=2, token_ids=(), draw_from=FullPayload(PROBS)),
         ProtocolError,
     ),
 }
@@ -96,11 +82,11 @@ BAD_TOKENS: dict[str, BadFrame] = {
         PrefixMismatch,
     ),
     "drafts of the cloud that stand and were not judged": (
-        lambda m: replace(m, accepted=m.work.drafts + 1),
+        lambda m: replace(m, cloud_accepted=m.work.cloud_drafts + 1),
         ProtocolError,
     ),
     "more drafts of the cloud than it may make": (
-        lambda m: replace(m, work=replace(m.work, drafts=5)),
+        lambda m: replace(m, work=replace(m.work, cloud_drafts=5)),
         ProtocolError,
     ),
 }
@@ -112,30 +98,46 @@ BAD_DISTRIBUTIONS: dict[str, BadFrame] = {
         ProtocolError,
     ),
     "a verdict while drawing": (
-        lambda m: Verdict(m.session, m.epoch, m.base, m.prefix_hash, 1, False, None),
+        lambda m: Committed(m.session, m.base, m.prefix_hash, 1),
         ProtocolError,
     ),
     "tokens while drawing": (
-        lambda m: Tokens(m.session, m.epoch, m.base, m.prefix_hash, token_ids=()),
+        lambda m: Committed(m.session, m.base, m.prefix_hash, token_ids=(0,)),
         ProtocolError,
     ),
 }
-BAD = [
+
+
+def judges(message: CloudMessage) -> bool:
+    """Whether it tells of drafts of the edge."""
+    return isinstance(message, Committed) and message.work.drafts > 0
+
+
+def goes_alone(message: CloudMessage) -> bool:
+    return isinstance(message, Committed) and not message.work.drafts
+
+
+def distributes(message: CloudMessage) -> bool:
+    return isinstance(message, FullDistribution)
+
+
+Kind = Callable[[CloudMessage], bool]
+BAD: list[tuple[Preset, Kind, str]] = [
     *(
-        (preset(name, 2), Verdict, bad)
+        (preset(name, 2), judges, bad)
         for name in ("dsd", "dssd-full", "coupled")
         for bad in BAD_VERDICTS
     ),
-    *((SPLIT, Verdict, bad) for bad in BAD_VERDICTS),
-    *((preset("ar"), Tokens, bad) for bad in BAD_TOKENS),
-    *((STREAM, Tokens, bad) for bad in BAD_TOKENS),
-    *((preset("cloud-draft", 4), Tokens, bad) for bad in BAD_TOKENS),
-    *((SPLIT, FullDistribution, bad) for bad in BAD_DISTRIBUTIONS),
+    *((SPLIT, judges, bad) for bad in BAD_VERDICTS),
+    *((preset("ar"), goes_alone, bad) for bad in BAD_TOKENS),
+    *((STREAM, goes_alone, bad) for bad in BAD_TOKENS),
+    *((preset("cloud-draft", 4), goes_alone, bad) for bad in BAD_TOKENS),
+    *((SPLIT, distributes, bad) for bad in BAD_DISTRIBUTIONS),
 ]
-TABLES: dict[type, dict[str, BadFrame]] = {
-    Verdict: BAD_VERDICTS,
-    Tokens: BAD_TOKENS,
-    FullDistribution: BAD_DISTRIBUTIONS,
+TABLES: dict[Kind, dict[str, BadFrame]] = {
+    judges: BAD_VERDICTS,
+    goes_alone: BAD_TOKENS,
+    distributes: BAD_DISTRIBUTIONS,
 }
 
 
@@ -157,14 +159,14 @@ def calm(chosen: Preset) -> tuple[TokenIds, int]:
     BAD,
     ids=[f"{chosen.name}-{kind.__name__}-{name}" for chosen, kind, name in BAD],
 )
-def test_bad_frames_change_nothing(chosen: Preset, kind: type, name: str) -> None:
+def test_bad_frames_change_nothing(chosen: Preset, kind: Kind, name: str) -> None:
     """And the right frame afterwards is taken as if nothing had been."""
     change, error = TABLES[kind][name]
     tried = 0
 
     def disturb(edge: EdgeMachine, message: CloudMessage) -> bool:
         nonlocal tried
-        if isinstance(message, kind) and edge.phase is Phase.RUNNING:
+        if kind(message) and edge.phase is Phase.RUNNING:
             before = state_of(edge)
             with pytest.raises(error) as caught:
                 edge.receive(change(message), 0.0)
@@ -225,7 +227,7 @@ def test_a_resync_after_any_bad_frame_gives_the_same_text(name: str) -> None:
         ("dssd-full", FullPayload(PROBS[1:])),
     ],
 )
-def test_answers_the_preset_does_not_name(name: str, outcome: Outcome) -> None:
+def test_answers_the_preset_does_not_name(name: str, outcome: Replacement) -> None:
     edge = edge_of(preset(name, 2))
     edge.connect(0.0)
     draft(edge, 0, 1)
@@ -247,7 +249,7 @@ def test_a_cloud_that_would_pass_over_a_setting_is_not_used(changes: dict[str, A
     """It does not know the setting, and its text would be that of another request."""
     request = request_for(preset("ar"), MODELS)
     asking = replace(request, params=replace(request.params, **changes))
-    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted")
+    older = Opened(7, 2, 0, 8, 64, frozenset(), "scripted")
     with pytest.raises(FailedPrecondition):
         check_opened(older, asking)
     check_opened(replace(older, processes=True), asking)
@@ -258,7 +260,7 @@ def test_a_cloud_that_would_pass_over_a_budget_for_thinking_is_not_used() -> Non
     request = request_for(preset("ar"), MODELS)
     processors = Processors(thinking=Thinking((1,), budget=3))
     asking = replace(request, params=replace(request.params, processors=processors))
-    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted", processes=True)
+    older = Opened(7, 2, 0, 8, 64, frozenset(), "scripted", processes=True)
     with pytest.raises(FailedPrecondition, match="thinking"):
         check_opened(older, asking)
     check_opened(replace(older, processes_thinking=True), asking)

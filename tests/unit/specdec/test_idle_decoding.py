@@ -11,7 +11,7 @@ import pytest
 from tandem.control.pass_budget import PassBudget
 from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import Tokens, Verdict, Work
+from tandem.specdec.messages import Committed, Work
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,
@@ -41,14 +41,14 @@ def test_drafts_are_waited_for_where_they_bring_more_than_their_passes(
     drafts = tuple(t if n < accepted else (t + 1) % V for n, t in enumerate(right[1:3]))
     assert cloud.receive(draft_after(cloud, drafts)) == []
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     assert verdict.accepted == accepted
     assert (cloud.work() is None) == waits
 
 
 def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> None:
     """A draft says that more come soon while a pass runs alone: that one's distribution is kept.
-    The next draft contradicts a token that stands already, and ends the epoch, not the text."""
+    The next draft contradicts a token that stands already: it is void, and the text goes on."""
     preset = scheduled(
         "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
     )
@@ -65,12 +65,14 @@ def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> 
     assert cloud.receive(late) == []
     assert cloud.receive(draft_after(cloud, right[2:4])) == []
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Committed)
     assert verdict.accepted == 2
     assert cloud.committed.since(2)[:4] == right
 
 
-@pytest.mark.parametrize("last", ["repeats what stands", "contradicts it", "of an old epoch"])
+@pytest.mark.parametrize(
+    "last", ["repeats what stands", "contradicts it", "after a text that is gone"]
+)
 def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
     """The edge drafts no more and says so with its last draft. That one comes too late to be
     judged: the cloud waited for the next draft, and the edge for a token, for ever."""
@@ -90,11 +92,11 @@ def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
     assert cloud.receive(before) == []
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert cloud.work() is None, "it waits for a draft"
-    if last == "of an old epoch":
+    if last == "after another text":
         held = replace(contradicts, hold=True)
         assert cloud.receive(held) == []
     (tokens,) = cloud.receive(contradicts if last == "contradicts it" else repeats)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert tokens.token_ids == (right[2],)
     assert tokens.work == Work(target_passes=3), "no pass was needed for it"
     assert cloud.work() is not None, "and goes on"
@@ -111,8 +113,8 @@ def test_one_good_pass_does_not_make_a_cloud_wait() -> None:
     for begin in range(1, 13, 3):
         cloud.receive(draft_after(cloud, right[begin : begin + 2]))
         (verdict,) = pass_of(cloud)
-        assert isinstance(verdict, Verdict)
-        assert (verdict.accepted, verdict.outcome) == (2, right[begin + 2])
+        assert isinstance(verdict, Committed)
+        assert (verdict.accepted, verdict.token_ids) == (2, (right[begin + 2],))
         goes_on.append(copy.deepcopy(cloud).work() is not None)
     assert goes_on == [True, True, True, False]
 
@@ -135,8 +137,8 @@ def test_a_cloud_that_shares_its_passes_and_is_asked_to_wait_judges_the_next_dra
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert cloud.work() is None
     (verdict,) = cloud.receive(draft_after(cloud, right[2:]))
-    assert isinstance(verdict, Verdict)
-    assert (verdict.accepted, verdict.rejected) == (1, False)
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses) == (1, False)
     assert verdict.work.target_passes == cloud.target_passes == 3, "what it has cost so far"
     assert cloud.committed.since(2) == right
 
@@ -151,7 +153,7 @@ def test_alone_the_cloud_takes_what_a_grammar_forces_without_a_pass() -> None:
     first, *_ = own_tokens(preset("ar"), 1)
     pass_of(cloud)
     (tokens,) = cloud.commit_forced_tokens(forced_from(cloud, (first, 2, 0, 1)))
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert (tokens.base, tokens.token_ids) == (3, (2, 0, 1))
     assert tokens.prefix_hash == cloud.committed.prefix
     assert [told.logprob for told in tokens.logprobs] == [0.0, 0.0, 0.0]
@@ -168,13 +170,13 @@ def test_what_is_forced_ends_with_the_text() -> None:
     cloud = opened_cloud(preset("ar"), ends=frozenset({0}))
     pass_of(cloud)
     (tokens,) = cloud.commit_forced_tokens(forced_from(cloud, (9, 2, 0, 1)))
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert tokens.token_ids == (2, 0)
     assert cloud.finished
     short = opened_cloud(preset("ar"), max_tokens=3)
     pass_of(short)
     (tokens,) = short.commit_forced_tokens(lambda: 1)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert tokens.token_ids == (1, 1)
 
 
@@ -198,8 +200,8 @@ def test_a_cloud_need_not_wait_any_more_though_the_draft_that_says_so_is_void() 
     released = draft_after(cloud, wrong[1:], wrong[:1])
     assert cloud.receive(asked) == []
     (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
-    assert verdict.rejected
+    assert isinstance(verdict, Committed)
+    assert verdict.refuses
     assert cloud.work() is None, "it was asked to wait"
     assert cloud.receive(released) == []
     assert cloud.work() is not None

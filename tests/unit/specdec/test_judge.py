@@ -12,7 +12,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Preparation, Step, chain_steps
-from tandem.specdec.messages import Draft, EarlyVerdict, Frame
+from tandem.specdec.messages import Drafts, EarlyVerdict, Frame
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,
@@ -115,7 +115,7 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
         rng = SeededRandom(seed)
         for rule in (RejectionRule(rng), GumbelCouplingRule(seed)):
             token_ids = tuple(rule.propose(probs, at) for at, probs in enumerate(drafted, start=3))
-            draft = Draft(*(1, 0, 3, 0), token_ids, True, distributions=drafted, parents=(-1, 0, 1))
+            draft = Drafts(*(1, 3, 0), token_ids, True, distributions=drafted, parents=(-1, 0, 1))
             proposals = [
                 Proposal((token_id,), draft_probs=probs)
                 for token_id, probs in zip(token_ids, drafted, strict=True)
@@ -142,7 +142,7 @@ def test_a_tree_is_followed_down_one_path() -> None:
 def test_an_early_exit_judges_as_the_pass_does() -> None:
     for target in ((5, 2, 3), (1, 5, 3), (1, 2, 3)):
         judge, rows = judge_of(1, 2), Rows(target)
-        early = EarlyJudge(Frame(1, 0, 3, 0), (0,), judge).verdict(0, rows, lambda row: row / 10)
+        early = EarlyJudge(Frame(1, 3, 0), (0,), judge).verdict(0, rows, lambda row: row / 10)
         verification = judge.judge(Rows(target))
         assert early is not None
         assert (early.accepted, early.rejected) == (
@@ -183,7 +183,7 @@ def early_judge(
     proposals = [Proposal((token_id,), draft_probs=probs) for token_id, probs in drafts]
     payloads = TokenPayload(rule, SeededRandom(0))
     judge = Judge(3, chain_steps(proposals), rule, payloads, **changes)
-    return EarlyJudge(Frame(1, 2, 3, 4), (0, 1), judge)
+    return EarlyJudge(Frame(1, 3, 4), (0, 1), judge)
 
 
 def test_an_early_verdict_names_its_exit_its_place_and_what_comes_there() -> None:
@@ -192,7 +192,6 @@ def test_an_early_verdict_names_its_exit_its_place_and_what_comes_there() -> Non
     early = early_judge(rule, [(token, one_hot(token)) for token in (1, 2)])
     assert early.verdict(1, rows.__getitem__, lambda row: row / 10) == EarlyVerdict(
         session=1,
-        epoch=2,
         base=3,
         prefix_hash=4,
         exit_index=1,

@@ -10,6 +10,7 @@ import pytest
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.specdec.events import NO_PROBS, Drafted
 from tandem.specdec.logprobs import (
     LogprobsBuffer,
     LogprobsRecorder,
@@ -17,7 +18,8 @@ from tandem.specdec.logprobs import (
     check_logprobs_available,
     check_top_logprobs,
 )
-from tandem.specdec.messages import GenerationParams, TokenLogprob, Tokens
+from tandem.specdec.messages import Committed, GenerationParams, TokenLogprob
+from tandem.specdec.observers import Settled
 from tandem.specdec.presets import find_preset
 
 VOCABULARY = 4
@@ -49,9 +51,13 @@ def test_nothing_is_noted_unasked_nor_is_a_distribution_needed_then() -> None:
     assert LogprobsBuffer(enabled=False).of(0, 2) == ()
 
 
+def hear(buffer: LogprobsBuffer, message: Committed) -> None:
+    buffer.on_committed(message, Settled.by(message, ()), (), 0.0)
+
+
 def test_logprobs_are_kept_by_position() -> None:
     buffer = LogprobsBuffer(enabled=True)
-    buffer.take(Tokens(1, 0, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
+    hear(buffer, Committed(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
     assert buffer.of(5, 1) == plain(-0.5)
     assert buffer.of(6, 1) == plain(-1.5)
     (unknown,) = buffer.of(7, 1)
@@ -112,13 +118,13 @@ def test_a_token_drawn_at_the_edge_is_told_from_what_it_was_drawn_from() -> None
     sparse = SparsePayload(np.array([1, 3]), probs[[1, 3]], 0.35, np.array([4, 4]), probs[[4, 4]])
     buffer = LogprobsBuffer(enabled=True, top=2)
     for payload, token in ((FullPayload(probs), 2), (sparse, 3), (sparse, 4)):
-        buffer.drawn(7, token, payload)
+        buffer.on_drawn(7, token, payload, Drafted(0, NO_PROBS))
         (told,) = buffer.of(7, 1)
         assert told.logprob == pytest.approx(np.log(probs[token]))
         assert [token_id for token_id, _ in told.top] == [1, 3]
         assert [logprob for _, logprob in told.top] == pytest.approx(np.log([0.4, 0.25]))
     silent = LogprobsBuffer(enabled=False)
-    silent.drawn(7, 3, sparse)
+    silent.on_drawn(7, 3, sparse, Drafted(0, NO_PROBS))
     assert silent.of(7, 1) == ()
 
 
@@ -144,5 +150,5 @@ def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
 
 def test_several_positions_are_asked_for_at_once() -> None:
     buffer = LogprobsBuffer(enabled=True)
-    buffer.take(Tokens(1, 0, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
+    hear(buffer, Committed(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
     assert buffer.of(5, 2) == plain(-0.5, -1.5)

@@ -3,13 +3,12 @@
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.specdec.messages import (
-    Draft,
+    Committed,
+    Drafts,
     GenerationParams,
     Open,
     Opened,
     TokenLogprob,
-    Tokens,
-    Verdict,
     Work,
 )
 from tandem.specdec.presets import PRESETS
@@ -30,13 +29,13 @@ def test_a_request_that_sets_nothing_gets_the_same_text_in_every_release() -> No
 
 def test_a_pass_that_tells_nothing_of_its_cost_was_free_and_nobody_else_s() -> None:
     work = Work(verify_s=0.0, queue_s=0.0, batch_size=1, target_passes=0, drafts=0)
-    assert Verdict(1, 0, 2, 9, accepted=1, rejected=False, outcome=None).work == work
+    assert Committed(1, 2, 9, accepted=1).work == work
 
 
 def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_promises_no_bits() -> (
     None
 ):
-    opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
+    opened = Opened(1, 2, 9, 8, 64, frozenset(), "older")
     assert (opened.exits, opened.processes, opened.cached_tokens) == (0, False, 0)
     assert not opened.same_bits
     assert not opened.batch_invariant
@@ -44,21 +43,21 @@ def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_promi
 
 
 def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after() -> None:
-    draft = Draft(1, 0, 2, 9, token_ids=(3,), end_of_chunk=True)
+    draft = Drafts(1, 2, 9, token_ids=(3,), end_of_chunk=True)
     assert (draft.probabilities, draft.distributions, draft.parents) == (None, None, None)
     assert draft.hold is False
 
 
 def test_what_older_ends_do_not_say() -> None:
-    opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
+    opened = Opened(1, 2, 9, 8, 64, frozenset(), "older")
     assert (opened.tells_prompt_logprobs, opened.processes_thinking) == (False, False)
-    verdict = Verdict(1, 0, 2, 9, accepted=1, rejected=False, outcome=None)
-    assert (verdict.path, verdict.logprobs) == ((), ())
-    tokens = Tokens(1, 0, 2, 9, token_ids=(3,))
-    assert (tokens.work, tokens.logprobs) == (Work(), ())
+    committed = Committed(1, 2, 9, accepted=1)
+    assert (committed.token_ids, committed.path, committed.logprobs) == ((), (), ())
+    assert (committed.draw_from, committed.cloud_accepted) == (None, 0)
+    assert Committed(1, 2, 9, token_ids=(3,)).work == Work()
     assert TokenLogprob(-0.5).top == ()
     assert GenerationParams().prompt_logprobs is False
     asked = Open(
-        *(1, 0, 2, 9, "hash", 50, (1, 2), ()), GenerationParams(), PRESETS["ar"].verify_settings
+        *(1, 2, 9, "hash", 50, (1, 2), ()), GenerationParams(), PRESETS["ar"].verify_settings
     )
     assert (asked.tenant, asked.public_tokens) == (b"", 0)

@@ -8,24 +8,32 @@ from collections.abc import Sequence
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.predicted_text import SURE_MATCH, Alignment, PredictedText
+from tandem.specdec.predicted_text import SURE_MATCH, PredictedText, PredictionProposer
 
 VOCABULARY = 1000
 OLD = tuple(range(100, 140))
 
 
-def aligned(predicted: Sequence[int], answer: Sequence[int] = ()) -> Alignment:
-    return Alignment(PredictedText(predicted, VOCABULARY)).after(answer, confirmed=True)
+def aligned(predicted: Sequence[int], answer: Sequence[int] = ()) -> PredictionProposer:
+    return followed(PredictedText(predicted, VOCABULARY).begin(), answer)
 
 
-def proposals(alignment: Alignment, most: int = 100) -> list[int]:
+def followed(
+    proposer: PredictionProposer, token_ids: Sequence[int], confirmed: bool = True
+) -> PredictionProposer:
+    for token_id in token_ids:
+        proposer = proposer.after(token_id, confirmed=confirmed)
+    return proposer
+
+
+def proposals(proposer: PredictionProposer, most: int = 100) -> list[int]:
     """What is drafted from here on, until nothing is proposed or it must be confirmed first."""
     found = list[int]()
-    while len(found) < most and (token_id := alignment.proposed) is not None:
-        found.append(token_id)
-        if alignment.is_last:
+    while len(found) < most and (proposed := proposer.propose()):
+        found.append(proposed[0].token_id)
+        if proposed[0].is_last:
             break
-        alignment = alignment.after((token_id,), confirmed=False)
+        proposer = proposer.after(found[-1], confirmed=False)
     return found
 
 
@@ -53,16 +61,16 @@ def test_after_an_edit_it_finds_its_place_again(edited: Sequence[int], place: in
 def test_a_short_match_is_tried_with_few_drafts_and_a_confirmed_one_with_all() -> None:
     left = aligned(OLD, (*OLD[:10], 5))
     assert proposals(left) == [], "the answer is elsewhere"
-    one = left.after(OLD[12:13], confirmed=True)
+    one = followed(left, OLD[12:13])
     assert proposals(one) == [*OLD[13:17]]
-    two = one.after(OLD[13:14], confirmed=True)
+    two = followed(one, OLD[13:14])
     assert proposals(two) == [*OLD[14:17]], "until it is sure, the first match's few are all"
-    assert proposals(two.after(OLD[14:15], confirmed=True)) == [*OLD[15:]]
+    assert proposals(followed(two, OLD[14:15])) == [*OLD[15:]]
 
 
 def test_drafts_that_nobody_confirmed_lift_no_limit() -> None:
     one = aligned(OLD, (*OLD[:10], 5, OLD[12]))
-    assert proposals(one.after(OLD[13:17], confirmed=False)) == []
+    assert proposals(followed(one, OLD[13:17], confirmed=False)) == []
 
 
 def test_of_equal_matches_the_nearest_after_the_place_that_was_left_counts() -> None:
@@ -87,20 +95,20 @@ def test_a_long_text_is_followed_through_many_edits() -> None:
     answer = list[int]()
     for begin in range(0, 4000, 50):
         answer += [*predicted[begin : begin + 45], source.randrange(VOCABULARY)]
-    alignment, right = aligned(predicted), 0
+    proposer, right = aligned(predicted), 0
     for token_id in answer:
-        right += alignment.proposed == token_id
-        alignment = alignment.after((token_id,), confirmed=True)
+        right += [each.token_id for each in proposer.propose()] == [token_id]
+        proposer = proposer.after(token_id, confirmed=True)
     assert right / len(answer) > 0.94
 
 
 def test_a_token_that_is_everywhere_costs_a_bounded_search() -> None:
     """Its places are looked at near the one that was left only."""
     predicted = (*OLD, *(3,) * 5000, *OLD)
-    alignment = aligned(predicted, (*OLD, 4, 3, 3, 3))
-    assert alignment.matched == SURE_MATCH
-    assert alignment.place is not None
-    assert alignment.place < len(OLD) + 10
+    proposer = aligned(predicted, (*OLD, 4, 3, 3, 3))
+    assert proposer.matched == SURE_MATCH
+    assert proposer.place is not None
+    assert proposer.place < len(OLD) + 10
 
 
 def test_an_id_outside_the_vocabulary_is_refused() -> None:

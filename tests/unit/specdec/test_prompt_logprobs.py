@@ -89,7 +89,7 @@ def test_many_are_told_in_several_messages() -> None:
 
 
 def frame(first: int, *logprobs: float) -> PromptLogprobs:
-    return PromptLogprobs(1, 0, 9, 0, first=first, logprobs=tuple(map(TokenLogprob, logprobs)))
+    return PromptLogprobs(1, 9, 0, first=first, logprobs=tuple(map(TokenLogprob, logprobs)))
 
 
 def test_the_edge_takes_them_in_order_and_all_before_any_token() -> None:

@@ -60,8 +60,8 @@ def refuse(edge: EdgeMachine, payload: FullPayload | SparsePayload) -> int | Non
 
 def finish(edge: EdgeMachine, probs: Array = TARGET) -> int:
     """The token that it draws with the whole distribution."""
-    session, epoch, base, prefix = frame_of(edge)
-    answer = FullDistribution(session, epoch + 1, base, prefix, target_probs=probs)
+    session, base, prefix = frame_of(edge)
+    answer = FullDistribution(session, base, prefix, target_probs=probs)
     (recovered,) = sent(edge.receive(answer, 0.2))
     assert isinstance(recovered, Recovered)
     return recovered.token_id

@@ -13,7 +13,7 @@ from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.events import Reconnect
-from tandem.specdec.messages import HiddenStates, Open, Tokens
+from tandem.specdec.messages import Committed, HiddenStates, Open
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.split_uplink import TASK_TOKENS, SplitUplink
@@ -32,7 +32,7 @@ def states(*token_ids: int) -> Array:
 def hidden(cloud: CloudMachine, *token_ids: int, **changes: Any) -> HiddenStates:
     """Of the tokens at the end of the committed text."""
     base = len(cloud.committed) - len(token_ids)
-    frame = HiddenStates(7, 0, base, cloud.committed.prefix_at(base), states(*token_ids))
+    frame = HiddenStates(7, base, cloud.committed.prefix_at(base), states(*token_ids))
     return replace(frame, **changes)
 
 
@@ -93,10 +93,10 @@ def test_the_cloud_computes_a_token_once_all_states_before_it_are_there() -> Non
     assert cloud.work() is None
     assert cloud.receive(hidden(cloud, 1, 2, states=states(1))) == []
     assert cloud.work() is None
-    rest = HiddenStates(7, 0, 1, cloud.committed.prefix_at(1), states(2))
+    rest = HiddenStates(7, 1, cloud.committed.prefix_at(1), states(2))
     assert cloud.receive(rest) == []
     (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, Committed)
     assert cloud.work() is None
     cloud.receive(hidden(cloud, *tokens.token_ids))
     work = cloud.work()
@@ -115,12 +115,11 @@ def test_what_no_honest_edge_sends_changes_nothing() -> None:
         ({"states": states(1, 2) * np.float32(np.nan)}, "hidden_states"),
         ({"states": states(1, 2) * np.float32(np.inf)}, "hidden_states"),
         ({"base": 1}, "base"),
-        ({"epoch": 1}, "epoch"),
     ):
         check_refused(cloud, hidden(cloud, 1, 2, **bad), InvalidArgument, field)
     check_refused(cloud, hidden(cloud, 1, 2, prefix_hash=3), PrefixMismatch)
     cloud.receive(hidden(cloud, 1, 2))
-    again = HiddenStates(7, 0, 0, cloud.committed.prefix_at(0), states(1, 2))
+    again = HiddenStates(7, 0, cloud.committed.prefix_at(0), states(1, 2))
     check_refused(cloud, again, InvalidArgument, "base")
 
 

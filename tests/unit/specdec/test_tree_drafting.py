@@ -8,16 +8,18 @@ import pytest
 
 from tandem.core.errors import ProtocolError
 from tandem.core.randomness import SeededRandom
+from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, Drafted, DraftTask, EdgeOutput, Interrupt
 from tandem.specdec.liveness import LostCloud
-from tandem.specdec.messages import Draft, Open, Verdict
+from tandem.specdec.messages import Committed, Drafts, Open, Work
 from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
 from tandem.specdec.tree_drafting import TreeGrowth
-from tests.virtual_time.cases import tree
+from tests.virtual_time.cases import preset, tree
 from tests.virtual_time.edge_frames import (
     PROBS,
+    draft,
     drafts_of,
     edge_of,
     sent,
@@ -53,22 +55,20 @@ def verdict(
     edge: EdgeMachine,
     path: tuple[int, ...],
     outcome: int | None,
-    rejected: bool = False,
     **changes: Any,
-) -> Verdict:
+) -> Committed:
     tokens = tuple(TOKENS[node] for node in path if node < len(TOKENS))
     tokens += () if outcome is None else (outcome,)
     frame = {
         "session": edge.request.session,
-        "epoch": edge.epoch + rejected,
         "base": len(edge.committed),
         "prefix_hash": edge.committed.prefix_with(tokens),
         "accepted": len(path),
-        "rejected": rejected,
-        "outcome": outcome,
+        "token_ids": () if outcome is None else (outcome,),
+        "work": Work(drafts=len(TOKENS)),
         "path": path,
     }
-    return Verdict(**{**frame, **changes})
+    return Committed(**{**frame, **changes})
 
 
 def test_a_tree_goes_up_whole_with_one_distribution_per_expanded_node() -> None:
@@ -79,7 +79,7 @@ def test_a_tree_goes_up_whole_with_one_distribution_per_expanded_node() -> None:
     assert (work.count, work.expansion, work.path) == (2, (2, 2), ())
     assert edge.work(0.0) is None
     (frame,) = sent(send_tree(edge, work))
-    assert isinstance(frame, Draft)
+    assert isinstance(frame, Drafts)
     assert (frame.token_ids, frame.parents, frame.end_of_chunk) == (TOKENS, PARENTS, True)
     assert frame.distributions is not None
     assert frame.distributions.shape == (3, len(PROBS))
@@ -92,7 +92,7 @@ def test_a_tree_goes_up_whole_with_one_distribution_per_expanded_node() -> None:
     [
         ((1, 5), 0, False, (1, 2, 0), (1,), (2, 0)),
         ((0, 2), 2, False, (0, 1, 2), (0,), (1, 2)),
-        ((1,), 0, True, (1, 0), (1,), (0,)),
+        ((1,), 1, True, (1, 1), (1,), (1,)),
         ((), 2, True, (2,), (), (2,)),
     ],
 )
@@ -106,11 +106,11 @@ def test_the_path_is_committed_and_its_keys_and_values_kept(
 ) -> None:
     """The last layer was never fed; the bonus or recovered token neither."""
     edge = drafted_edge()
-    outputs = edge.receive(verdict(edge, path, outcome, rejected), 0.1)
+    outputs = edge.receive(verdict(edge, path, outcome), 0.1)
     tokens = [token for out in outputs if isinstance(out, Commit) for token in out.token_ids]
     assert tuple(tokens) == committed
-    assert edge.epoch == rejected
     assert edge.stats.accepted == len(path)
+    assert len(edge.stats.acceptance_histogram) == 1 + len(path) + rejected
     work = edge.work(0.2)
     assert work is not None
     assert (work.keep, work.path, work.token_ids) == (2, kept, fed)
@@ -151,40 +151,40 @@ def test_an_interrupted_task_gives_no_path_away() -> None:
     assert (again.keep, again.path, again.token_ids) == (2, (), (1, 2, 0, 2))
 
 
-BAD = {
-    "a node that is no root": ((2,), 0, False, {}),
-    "not a child": ((0, 4), 0, False, {}),
-    "below a leaf": ((1, 5, 0), 0, False, {}),
-    "no such node": ((0, 9), 0, False, {"prefix_hash": 0}),
-    "twice the same": ((1, 1), 0, False, {}),
-    "another count": ((1, 5), 0, False, {"accepted": 1}),
-    "no path": ((), 0, False, {"accepted": 1}),
-    "a leaf refused": ((1, 5), 0, True, {}),
-    "nothing judged": ((), 0, False, {}),
-    "another text": ((1, 5), 0, False, {"prefix_hash": 5}),
-    "another epoch": ((1, 5), 0, False, {"epoch": 1}),
-    "another base": ((1, 5), 0, False, {"base": 3}),
-    "a foreign token": ((1,), 99, True, {}),
+BAD: dict[str, tuple[tuple[int, ...], int | None, dict[str, Any]]] = {
+    "a node that is no root": ((2,), 0, {}),
+    "not a child": ((0, 4), 0, {}),
+    "below a leaf": ((1, 5, 0), 0, {}),
+    "no such node": ((0, 9), 0, {"prefix_hash": 0}),
+    "twice the same": ((1, 1), 0, {}),
+    "another count": ((1, 5), 0, {"accepted": 1}),
+    "no path": ((), 0, {"accepted": 1}),
+    "nothing committed": ((), None, {}),
+    "a distribution of a tree": ((1,), None, {"draw_from": FullPayload(PROBS)}),
+    "another text": ((1, 5), 0, {"prefix_hash": 5}),
+    "another base": ((1, 5), 0, {"base": 3}),
+    "a foreign token": ((1,), 99, {}),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_verdict_that_no_honest_cloud_sends_changes_nothing(case: str) -> None:
-    path, outcome, rejected, changes = BAD[case]
+    path, outcome, changes = BAD[case]
     edge = drafted_edge()
     before = state_of(edge)
     with pytest.raises((ProtocolError, PrefixMismatch)):
-        edge.receive(verdict(edge, path, outcome, rejected, **changes), 0.1)
+        edge.receive(verdict(edge, path, outcome, **changes), 0.1)
     assert state_of(edge) == before
     edge.receive(verdict(edge, (1, 5), 0), 0.2)
     assert edge.committed.since(2) == (1, 2, 0)
 
 
 def test_a_chain_s_verdict_has_no_path() -> None:
-    edge = edge_of(tree((1,), "coupled"))
+    edge = edge_of(preset("coupled", 2))
     edge.connect(0.0)
+    draft(edge, 0, 1)
     with pytest.raises(ProtocolError):
-        edge.receive(verdict(edge, (), 1, True), 0.1)
+        edge.receive(replace(verdict_of(edge, 2), path=(0, 1)), 0.1)
 
 
 def test_a_tree_is_sent_again_on_a_fresh_stream() -> None:
@@ -193,7 +193,7 @@ def test_a_tree_is_sent_again_on_a_fresh_stream() -> None:
     opening, frame = sent(edge.connect(0.2))
     assert isinstance(opening, Open)
     assert (frame.token_ids, frame.parents) == (TOKENS, PARENTS)
-    edge.receive(verdict(edge, (0,), 2, rejected=True), 0.3)
+    edge.receive(verdict(edge, (0,), 2), 0.3)
     assert edge.committed.since(2) == (0, 2)
 
 
@@ -201,7 +201,7 @@ def test_the_clouds_own_token_voids_the_tree() -> None:
     edge = drafted_edge()
     edge.receive(tokens_of(edge, 2), 0.1)
     assert edge.committed.since(2) == (2,)
-    assert edge.epoch == 1
+    assert edge.drafts_in_flight == ()
     work = edge.work(0.2)
     assert work is not None
     assert (work.keep, work.path, work.token_ids) == (2, (), (2,))

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tandem.learning.series import LearningSeries
 from tandem.net.keys_file import KeysFileState
 from tandem.services.drafter.cloud.link import MoveReason
 from tandem.telemetry.cloud_series import MOVE_REASONS
@@ -118,8 +119,8 @@ def touch_everything(metrics: Metrics) -> None:
     method.accepted_at([1, 2])
     method.predicted(3, 1)
     method.recalled(5, 2)
-    learning = metrics.learning("m")
-    learning.judged("adopted", 0.4, 0.5)
+    learning = metrics.series(LearningSeries, model_name="m")
+    learning.evaluated("adopted", 0.4, 0.5)
     for counter in (
         learning.steps,
         learning.interrupted,

@@ -2,8 +2,10 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
@@ -128,6 +130,30 @@ def test_half_a_character_waits_for_its_other_half(tokenizer: TextTokenizer) -> 
     assert detokenizer.push(ids[:2]) == ""
     assert detokenizer.finish() == "\N{REPLACEMENT CHARACTER}"
     assert detokenizer.finish() == ""
+
+
+def test_each_token_has_the_text_that_transformers_gives_it(tokenizer: TextTokenizer) -> None:
+    """Whether it is asked itself or the library behind it."""
+    transformers = tokenizer._tokenizer
+    for token in range(tokenizer.vocabulary_size):
+        for token_ids in ([token], [7, token], [token, token]):
+            text = transformers.decode(
+                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            assert tokenizer.decode(token_ids) == text
+
+
+class _Shouting(PreTrainedTokenizerFast):
+    def _decode(self, *args: Any, **options: Any) -> str:
+        return str(super()._decode(*args, **options)).upper()
+
+
+def test_a_tokenizer_s_own_way_to_decode_is_kept(tokenizer: TextTokenizer) -> None:
+    backend = tokenizer._tokenizer.backend_tokenizer
+    kind: Any = _Shouting
+    shouting = TextTokenizer(kind(tokenizer_object=backend))
+    token_ids = tokenizer.encode("a quiet text")
+    assert shouting.decode(token_ids) == tokenizer.decode(token_ids).upper()
 
 
 def test_special_tokens_have_no_text(tokenizer: TextTokenizer) -> None:

@@ -20,10 +20,8 @@ from tandem.two_sided.protocol.decoder_machine import (
 )
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
-    DecodingRelevance,
     DecodingTarget,
 )
 from tandem.two_sided.protocol.mixture import Side
@@ -39,7 +37,7 @@ SESSION = 9
 
 def opening(**changes: Any) -> DecodingOpen:
     found = DecodingOpen(
-        SESSION, 0, 0, 0,
+        SESSION, 0, 0,
         prompt=PROMPT,
         committed_ids=(),
         documents=tuple(ContextDocument("text", relevance) for relevance in RELEVANCES),
@@ -88,9 +86,7 @@ class Engine:
         self.fed += len(self._next)
         token = next_token(self.text)
         self._next = (token,)
-        return self.decoder.drafted(
-            self._work, LocalDraft(token, None, len(self.text)), DecodingCost()
-        )
+        return self.decoder.drafted(self._work, LocalDraft(token, None, len(self.text)), 0.0)
 
     def steps(self) -> list[DecodingDraft]:
         """Until nothing is due."""
@@ -102,9 +98,5 @@ class Engine:
 
 def target(decoder: DecoderMachine, *token_ids: int, **changes: Any) -> DecodingTarget:
     committed = decoder.committed
-    frame = DecodingTarget(SESSION, decoder.epoch, len(committed), committed.prefix, token_ids)
+    frame = DecodingTarget(SESSION, len(committed), committed.prefix, token_ids)
     return replace(frame, **changes)
-
-
-def relevance(decoder: DecoderMachine, base: int, *scores: float) -> DecodingRelevance:
-    return DecodingRelevance(SESSION, decoder.epoch, base, decoder.committed.prefix, scores)

@@ -14,7 +14,7 @@ from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import DocumentFiles
 from tandem.two_sided.decoding.document_jobs import DocumentGroup
-from tandem.two_sided.decoding.document_store import DocumentStore
+from tandem.two_sided.decoding.document_store import DocumentStore, StoredText
 
 DOCUMENTS = [(5, 6, 7, 8, 9), (11, 12, 13), (5, 6, 7, 8)]
 PROMPT = (20, 21, 22)
@@ -43,7 +43,7 @@ async def logits_after(
 ) -> Array:
     """[documents, vocabulary]: what follows PROMPT after each of the documents."""
     thread = store._thread
-    async with store.held(documents, [importer] * len(documents)) as held:
+    async with store.held([StoredText(ids, importer) for ids in documents]) as held:
         sessions = [document.session for document in held]
         return await thread.call(lambda: _forward(thread.engine, sessions))
 

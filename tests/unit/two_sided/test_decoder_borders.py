@@ -13,7 +13,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation, truncate
 from tandem.core.processors import Processors
 from tandem.core.randomness import SeededRandom
-from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
@@ -36,7 +35,6 @@ from tests.unit.two_sided.decoder_frames import (
     Engine,
     machine,
     opening,
-    relevance,
     target,
 )
 
@@ -83,7 +81,7 @@ def test_drafts_and_those_that_became_tokens_are_counted() -> None:
     decoder.receive(target(decoder, drafts[0].token_id))
     decoder.receive(target(decoder, drafts[1].token_id, 49))
     assert decoder.accepted_tokens == 2
-    assert (decoder.epoch, decoder.phase.value) == (1, "decoding")
+    assert decoder.phase.value == "decoding"
     assert len(engine.steps()) == 4
     assert decoder.drafted_tokens == 8
 
@@ -336,34 +334,3 @@ def test_a_complete_answer_stays_complete_when_its_text_ends() -> None:
     stopped.text_ended()
     assert stopped.phase is DecoderPhase.STOPPED
     assert stopped.estimate() is None
-
-
-@pytest.mark.parametrize("base", [3, 5, 23])
-def test_new_relevances_are_for_the_answer_to_come_up_to_its_end(base: int) -> None:
-    """The answer goes from 3 to 23 at most. Of a position that is not committed nobody knows the
-    text yet, so that no hash of it is compared."""
-    decoder = machine()
-    decoder.receive(relevance(decoder, base, 2.0, 1.0))
-    assert decoder.epoch == 1
-    for wrong in (2, 24):
-        with pytest.raises(InvalidArgument, match="base"):
-            decoder.receive(relevance(decoder, wrong, 2.0, 1.0))
-    other = replace(relevance(decoder, 3, 2.0, 1.0), prefix_hash=7)
-    with pytest.raises(PrefixMismatch):
-        decoder.receive(other)
-    decoder.receive(replace(other, base=4))
-    assert decoder.epoch == 2
-
-
-def test_later_relevances_replace_those_from_their_position_on() -> None:
-    """Those of earlier positions stand until these are committed."""
-    decoder = machine(ahead=6)
-    for base, scores in ((5, (2.0, 1.0)), (7, (3.0, 3.0)), (6, (4.0, 0.0))):
-        decoder.receive(relevance(decoder, base, *scores))
-    engine = Engine(decoder)
-    drafts = engine.steps()
-    masses = [log_mass(RELEVANCES)] * 2 + [log_mass((2.0, 1.0))] + [log_mass((4.0, 0.0))] * 3
-    assert [draft.log_mass for draft in drafts] == masses
-    decoder.receive(target(decoder, *(draft.token_id for draft in drafts[:4])))
-    (fresh, *_) = engine.steps()
-    assert (fresh.base, fresh.log_mass) == (9, log_mass((4.0, 0.0)))

@@ -17,14 +17,11 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
-    DecodingRelevance,
     DecodingTarget,
     DecodingText,
-    DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.local_drafting import local_draft
@@ -35,14 +32,14 @@ from tandem_api.common.v1.sampling_pb2 import TokenIds
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 
 V = 300
-HEAD = (7, 2, 11, 2**63 + 5)
+HEAD = (7, 11, 2**63 + 5)
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
 HEADED = LocalProbs(payload=ProbsPayload.HEAD, head=64)
 OPEN = DecodingOpen(
     *HEAD,
     prompt="What is it?",
     committed_ids=(4, 299),
-    documents=(ContextDocument("a note", 0.5, "h1"), ContextDocument("another", -1.25)),
+    documents=(ContextDocument("a note", 0.5), ContextDocument("another", -1.25)),
     sampling=SamplingParams(0.5, 20, 0.75),
     seed=2**64 - 1,
     side=Side.CLOUD,
@@ -65,14 +62,11 @@ OPENED = DecodingOpened(
     eos_token_ids=frozenset({0, 3}),
     prompt_ids=(1, 2),
     log_mass=-math.inf,
-    ahead=8,
     max_tokens=20,
-    documents=(DocumentUse(64, True), DocumentUse(12, False)),
+    document_tokens=(64, 12),
 )
 PROBS = sparse_wire_probs(np.eye(V, dtype=np.float32)[5] * 0.5 + np.float32(0.5) / V, "float16")
-DRAFT = DecodingDraft(
-    *HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, cost=DecodingCost(0.5, 0.25, 3)
-)
+DRAFT = DecodingDraft(*HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5)
 
 
 def requested(message: DecodeRequestMessage) -> DecodeRequestMessage:
@@ -98,7 +92,6 @@ def answered(
         replace(OPEN, probs=HEADED),
         DecodingTarget(*HEAD, token_ids=(1, 299), last=True),
         DecodingTarget(*HEAD, token_ids=()),
-        DecodingRelevance(*HEAD, relevances=(0.5, -2.0)),
         Cancel(*HEAD),
         Ping(*HEAD, nonce=0),
     ],
@@ -157,9 +150,7 @@ def test_ids_alone_carry_no_distribution() -> None:
     [
         (pb.DecodeRequest(), "message"),
         (pb.DecodeRequest(target=pb.Target(token_ids=[V])), "token_ids"),
-        (pb.DecodeRequest(relevance=pb.Relevance(relevances=[math.nan])), "relevances"),
         (pb.DecodeRequest(target=pb.Target(token_ids=[1] * 513)), "token_ids"),
-        (pb.DecodeRequest(relevance=pb.Relevance(relevances=[1.0] * 65)), "relevances"),
         (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, stop=["s"] * 17)), "stop"),
         (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, stop=["s" * 257])), "stop"),
         (pb.DecodeRequest(open=pb.Open(text="x", committed_ids=[1] * 513)), "committed_ids"),

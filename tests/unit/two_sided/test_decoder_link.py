@@ -18,9 +18,9 @@ from tandem.two_sided.serving import decoder_link
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tests.unit.two_sided.decoder_frames import SESSION, opening
 
-OPENED = DecodingOpened(SESSION, 0, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 0, 9)
+OPENED = DecodingOpened(SESSION, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 9)
 
-DRAFT = DecodingDraft(SESSION, 0, 2, 0, 5, probs=None, log_mass=0.0, committed=2)
+DRAFT = DecodingDraft(SESSION, 2, 0, 5, probs=None, log_mass=0.0, committed=2)
 
 
 class Stream:
@@ -81,14 +81,13 @@ async def test_each_new_stream_to_a_decoder_comes_later_than_the_one_before(
         lost_s.append(asyncio.get_running_loop().time())
         streams[-1].on_end(None)
         if count == 3:  # while there is no stream
-            decoder.send_target(DecodingTarget(SESSION, 3, 2, 0, (5,)))
+            decoder.send_target(DecodingTarget(SESSION, 2, 0, (5,)))
         await until(streams, count)
     waits_s = [stream.opened_s - at for stream, at in zip(streams[1:], lost_s, strict=True)]
     assert waits_s[1] >= 0.05
     assert waits_s[2] >= 0.1
     for stream in streams[2:]:
         assert [type(each) for each in stream.sent] == [DecodingOpen, DecodingTarget]
-        assert stream.sent[1].epoch == 0
     streams[-1].on_end(None)
     assert "lost 4 times" in str(failures[0])
     assert len(streams) == 4
@@ -103,7 +102,7 @@ async def test_any_number_of_decoders_may_stop_gracefully_under_an_answer(
     for count in range(1, 9):
         streams[-1].on_frame(OPENED, 0)
         streams[-1].on_frame(DRAFT, 0)
-        streams[-1].on_frame(GoingAway(SESSION, 0, 2, 0, grace_s=2.5), 0)
+        streams[-1].on_frame(GoingAway(SESSION, 2, 0, grace_s=2.5), 0)
         assert streams[-1].closed_as_lost is False
         await until(streams, count + 1)
     assert not failures
@@ -116,7 +115,7 @@ async def test_a_decoder_that_is_about_to_stop_again_and_again_is_not_hammered(
     for count in range(1, 4):
         left_s = asyncio.get_running_loop().time()
         streams[-1].on_frame(OPENED, 0)
-        streams[-1].on_frame(GoingAway(SESSION, 0, 2, 0, grace_s=2.5), 0)
+        streams[-1].on_frame(GoingAway(SESSION, 2, 0, grace_s=2.5), 0)
         await until(streams, count + 1)
     assert streams[-1].opened_s - left_s >= 0.1
 
@@ -139,4 +138,4 @@ async def test_a_link_that_is_closed_opens_no_further_stream(streams: list[Strea
     decoder.close()
     await asyncio.sleep(0.01)
     assert len(streams) == 1
-    assert Cancel(SESSION, 0, 0, 0) not in streams[0].sent, "it is gone"
+    assert Cancel(SESSION, 0, 0) not in streams[0].sent, "it is gone"

@@ -19,10 +19,9 @@ from tandem.two_sided.protocol.decoder_machine import (
     probs_sampling,
 )
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingCost,
     DecodingDraft,
 )
-from tandem.two_sided.protocol.mixture import document_weights, log_mass
+from tandem.two_sided.protocol.mixture import log_mass
 from tests.unit.two_sided.decoder_frames import (
     DOCUMENTS,
     MODEL,
@@ -35,34 +34,31 @@ from tests.unit.two_sided.decoder_frames import (
     next_token,
     opening,
     prefix,
-    relevance,
     target,
 )
 
 
 def test_opened_says_what_is_granted() -> None:
-    found = machine(committed_ids=(4,), max_tokens=100).opened([True, False])
+    found = machine(committed_ids=(4,), max_tokens=100).opened()
     assert (found.base, found.prefix_hash) == (4, prefix((*PROMPT, 4)))
     assert found.prompt_ids == PROMPT
     assert found.max_tokens == 40 - 4 - 3  # the longest document decides
-    assert [(use.tokens, use.cached) for use in found.documents] == [(4, True), (2, False)]
+    assert found.document_tokens == (4, 2)
     assert found.log_mass == log_mass(RELEVANCES)
     plain = DecoderMachine(opening(documents=()), prompt_ids=PROMPT, documents=[], model=MODEL)
-    assert plain.opened([]).log_mass == -float("inf")
+    assert plain.opened().log_mass == -float("inf")
 
 
 def test_joined_documents_are_one_sequence_that_leaves_room_together() -> None:
     """Before, each had a sequence, of which the longest decided."""
     joined = machine(joined=True, max_tokens=100)
-    opened = joined.opened([True, False])
+    opened = joined.opened()
     assert opened.max_tokens == 40 - 3 - (4 + 2)
-    assert [use.tokens for use in opened.documents] == [4, 2]
+    assert opened.document_tokens == (4, 2)
     assert opened.log_mass == pytest.approx(log_mass(RELEVANCES))
     work = joined.work()
     assert work is not None
     assert work.mixture.weights == (1.0,)
-    with pytest.raises(InvalidArgument, match="relevances: joined"):
-        joined.receive(relevance(joined, 5, 2.0, 1.0))
     with pytest.raises(InvalidArgument, match="reweigh_every"):
         machine(joined=True, reweigh_every=2)
     long = [tuple(range(1, 20)), tuple(range(1, 20))]
@@ -77,7 +73,7 @@ def test_drafts_run_ahead_as_far_as_allowed() -> None:
     for number, draft in enumerate(drafts):
         assert (draft.base, draft.prefix_hash) == (len(text), prefix(text))
         assert draft.token_id == next_token(text)
-        assert (draft.epoch, draft.committed, draft.session) == (0, 3, SESSION)
+        assert (draft.committed, draft.session) == (3, SESSION)
         assert draft.log_mass == log_mass(RELEVANCES)
         text.append(draft.token_id)
         assert number < 4
@@ -90,7 +86,8 @@ def test_a_matching_target_lets_the_window_move_and_feeds_nothing_again() -> Non
     drafts = engine.steps()
     decoder.receive(target(decoder, drafts[0].token_id, drafts[1].token_id))
     assert [draft.base for draft in engine.steps()] == [7, 8]
-    assert decoder.epoch == 0
+    assert all(decoder.stands(draft) for draft in drafts[2:])
+    assert not any(decoder.stands(draft) for draft in drafts[:2]), "committed"
     assert engine.fed == 3 + 5  # the prompt once, and every draft but the last
     assert decoder.accepted_tokens == 2
 
@@ -98,12 +95,14 @@ def test_a_matching_target_lets_the_window_move_and_feeds_nothing_again() -> Non
 def test_another_token_than_the_draft_makes_what_follows_void() -> None:
     decoder = machine()
     engine = Engine(decoder)
-    first, second, *_ = engine.steps()
+    first, second, *others = engine.steps()
     other = (second.token_id + 1) % VOCABULARY
     decoder.receive(target(decoder, first.token_id, other))
+    assert not any(decoder.stands(draft) for draft in (first, second, *others))
     draft = engine.step()
     assert draft is not None
-    assert (draft.epoch, draft.base, draft.committed) == (1, 5, 5)
+    assert decoder.stands(draft)
+    assert (draft.base, draft.committed) == (5, 5)
     assert draft.token_id == next_token((*PROMPT, first.token_id, other))
     assert engine.fed == 3 + 3 + 1  # only the new token is fed
 
@@ -115,33 +114,11 @@ def test_a_target_that_overtakes_stops_the_work_and_voids_nothing() -> None:
     decoder.receive(target(decoder, 30, 31))
     assert decoder.running is None
     assert work is not None
-    assert decoder.drafted(work, LocalDraft(5, None, 3), DecodingCost()) is None
+    assert decoder.drafted(work, LocalDraft(5, None, 3), 0.0) is None
     draft = engine.step()
     assert draft is not None
-    assert (draft.epoch, draft.base) == (0, 5)
+    assert draft.base == 5
     assert draft.token_id == next_token((*PROMPT, 30, 31))
-
-
-def test_new_relevances_hold_from_their_position_on() -> None:
-    decoder = machine()
-    engine = Engine(decoder)
-    engine.steps()
-    decoder.receive(relevance(decoder, 5, 2.0, 1.0))
-    drafts = engine.steps()
-    assert [draft.base for draft in drafts] == [5, 6]
-    assert {draft.log_mass for draft in drafts} == {log_mass((2.0, 1.0))}
-    assert decoder.epoch == 1
-
-
-def test_relevances_of_a_later_position_part_the_work_there() -> None:
-    masses = [log_mass(RELEVANCES)] * 2 + [log_mass((2.0, 1.0)), log_mass((3.0, 3.0))]
-    fresh = machine()
-    fresh.receive(relevance(fresh, 5, 2.0, 1.0))
-    fresh.receive(relevance(fresh, 6, 3.0, 3.0))
-    assert [draft.log_mass for draft in Engine(fresh).steps()] == masses
-    work = machine().work()
-    assert work is not None
-    assert work.mixture.weights == tuple(document_weights(RELEVANCES).tolist())
 
 
 def scores_of(answer_ids: Sequence[int]) -> tuple[float, float]:
@@ -179,15 +156,12 @@ def test_estimated_relevances_are_a_function_of_the_text(seed: int) -> None:
         decoder.receive(target(decoder, *tokens[:left]))
 
 
-def test_who_estimates_is_not_told() -> None:
-    decoder = machine(reweigh_every=2)
-    with pytest.raises(InvalidArgument, match="relevances: this session estimates them"):
-        decoder.receive(relevance(decoder, 3, 1.0, 1.0))
-    assert decoder.estimate() is None
+def test_without_documents_nothing_is_estimated() -> None:
     plain = DecoderMachine(
         opening(documents=(), reweigh_every=2), prompt_ids=PROMPT, documents=[], model=MODEL
     )
     assert len(Engine(plain).steps()) == 4
+    assert plain.estimate() is None
 
 
 def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
@@ -209,7 +183,7 @@ def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> None:
-    """Targets that match, differ or overtake, and new relevances, at any moment of a work."""
+    """Targets that match, differ or overtake, at any moment of a work."""
     dice = random.Random(seed)
     ahead = dice.choice([1, 2, 4, 8])
     leading_length = dice.choice([0, 1])
@@ -231,25 +205,19 @@ def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> Non
             assert draft.prefix_hash == prefix(text)
             assert draft.base == len(text) < len(decoder.committed) + ahead
             assert draft.token_id == next_token(text)
-            assert draft.epoch == decoder.epoch
+            assert decoder.stands(draft)
             heard.append(draft)
-        if dice.random() < 0.1:
-            at = len(decoder.committed)
-            base = dice.randint(at, min(at + 3, decoder.capacity))
-            decoder.receive(relevance(decoder, base, dice.random(), dice.random()))
-            del heard[base - at :]
         left = decoder.capacity - len(decoder.committed)
         count = dice.randint(1, min(left, 3))
         tokens = [draft.token_id for draft in heard[:count]]
         if dice.random() < 0.5 or not tokens:
             tokens = [*tokens[: dice.randrange(len(tokens) + 1)], dice.randrange(VOCABULARY)]
-        epoch = decoder.epoch
         matching = len(heard) >= len(tokens) and all(
             draft.token_id == token for draft, token in zip(heard, tokens, strict=False)
         )
         decoder.receive(target(decoder, *tokens[:left]))
-        heard = heard[len(tokens) :] if matching else []
-        assert decoder.epoch >= epoch
+        before, heard = heard, heard[len(tokens) :] if matching else []
+        assert [draft for draft in before if decoder.stands(draft)] == heard
     assert len(decoder.committed) == decoder.capacity
 
 
@@ -292,7 +260,7 @@ def test_a_dead_end_counts_only_where_the_text_has_come_to_it() -> None:
     assert work is not None
     assert work.answer_ids == ()
     for token in (4, 5):
-        assert decoder.drafted(work, LocalDraft(token, None, 2, -0.5), DecodingCost()) is not None
+        assert decoder.drafted(work, LocalDraft(token, None, 2, -0.5), 0.0) is not None
     decoder.ended_dead(work)
     assert decoder.work() is None, "it may never come"
     decoder.receive(target(decoder, 4))
@@ -309,7 +277,7 @@ def test_another_text_leads_out_of_a_dead_end() -> None:
     decoder = machine(processors=Processors(banned_token_ids=(1,)))
     work = decoder.work()
     assert work is not None
-    draft = decoder.drafted(work, LocalDraft(4, None, 2, -0.5), DecodingCost())
+    draft = decoder.drafted(work, LocalDraft(4, None, 2, -0.5), 0.0)
     assert draft is not None
     assert draft.log_mass == work.mixture.log_mass - 0.5
     decoder.ended_dead(work)
@@ -322,12 +290,12 @@ def test_another_text_leads_out_of_a_dead_end() -> None:
 
 def test_pings_and_cancel() -> None:
     decoder = machine()
-    (pong,) = decoder.receive(Ping(SESSION, 0, 3, decoder.committed.prefix, nonce=5))
-    assert pong == Pong(SESSION, 0, 3, decoder.committed.prefix, nonce=5)
-    decoder.receive(Cancel(SESSION, 0, 0, 0))
+    (pong,) = decoder.receive(Ping(SESSION, 3, decoder.committed.prefix, nonce=5))
+    assert pong == Pong(SESSION, 3, decoder.committed.prefix, nonce=5)
+    decoder.receive(Cancel(SESSION, 0, 0))
     assert decoder.phase is DecoderPhase.ENDED
     with pytest.raises(ProtocolError, match="Ping in state ended"):
-        decoder.receive(Ping(SESSION, 0, 0, 0, nonce=5))
+        decoder.receive(Ping(SESSION, 0, 0, nonce=5))
 
 
 def test_at_temperature_0_the_distributions_are_whole() -> None:

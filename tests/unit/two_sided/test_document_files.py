@@ -12,7 +12,7 @@ import pytest
 
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import Unavailable
-from tandem.two_sided.decoding.document_store import DocumentStore, Source
+from tandem.two_sided.decoding.document_store import DocumentStore, Source, StoredText
 from tests.unit.backends.reference_models import pair
 from tests.unit.backends.tiny_folders import write_model
 from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
@@ -165,7 +165,7 @@ async def test_what_is_forgotten_is_of_use_to_those_who_have_it_and_not_kept_aga
     async with engine_thread(ENGINE) as thread:
         store = DocumentStore(thread, 2**30, files, sources.append)
         first = await logits_after(store, [DOCUMENT])
-        async with store.held([DOCUMENT]):
+        async with store.held([StoredText(DOCUMENT)]):
             await store.forget([DOCUMENT])
             assert np.array_equal(await logits_after(store, [DOCUMENT]), first)
         assert store.bytes_in_use == 0

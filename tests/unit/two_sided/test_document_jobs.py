@@ -94,7 +94,7 @@ async def decoded(
     job = DecodeJob(
         group, work=work, sampling=sampling, draw=likeliest, on_draft=hear, processor=processor
     )
-    done = await thread.submit_group(job).future
+    done = await thread.submit(job).future
     last, took_s = done.value
     assert last is not None
     hear(last, took_s)
@@ -209,7 +209,7 @@ async def test_where_no_token_is_left_the_work_ends() -> None:
             on_draft=lambda draft, took_s: drafts.append(draft),
             processor=processor,
         )
-        last, _ = (await thread.submit_group(job).future).value
+        last, _ = (await thread.submit(job).future).value
     assert last is None
     assert len(drafts) == 2
     assert drafts[0].token_id == 5
@@ -258,7 +258,7 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
         ]
         both_are_there = threading.Event()
         waiting = thread.call(lambda: both_are_there.wait(60))
-        handles = [thread.submit_group(job) for job in jobs]
+        handles = [thread.submit(job) for job in jobs]
         both_are_there.set()
         first, second = [(await handle.future).value[0] for handle in handles]
         await waiting
@@ -300,7 +300,7 @@ async def test_a_long_prompt_lets_others_have_their_turn(monkeypatch: pytest.Mon
         assert engine.batches == [2, 1, 3, 3]
         assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
         engine.batches.clear()
-        done = await thread.submit_group(PrefillJob(engine, DOCUMENTS)).future
+        done = await thread.submit(PrefillJob(engine, DOCUMENTS)).future
     assert engine.batches == [1, 1, 1]  # 5, 3 and 4 tokens
     assert [session.length for session in done.value] == [5, 3, 4]
 

@@ -18,6 +18,7 @@ from tandem.two_sided.decoding.document_store import (
     DocumentStore,
     ForgottenDocuments,
     Source,
+    StoredText,
 )
 from tests.unit.backends.reference_models import pair, tokens
 from tests.unit.two_sided.document_checks import (
@@ -114,7 +115,7 @@ async def test_the_least_recently_used_document_goes(counted: Counted) -> None:
 async def test_what_is_held_stays(counted: Counted) -> None:
     async with engine_thread(counted) as thread:
         store = DocumentStore(thread, budget_bytes=7)
-        async with store.held([DOCUMENTS[0]]) as held:
+        async with store.held([StoredText(DOCUMENTS[0])]) as held:
             with pytest.raises(ResourceExhausted, match="document kv budget: 3 bytes wanted"):
                 await logits_after(store, [(1, 2), DOCUMENTS[1]])
             assert store.bytes_in_use == 5
@@ -185,19 +186,19 @@ async def test_a_tenant_s_keys_and_values_are_nobody_else_s(
             store = DocumentStore(thread, BUDGET, files)
 
             async def sources(*owners: str, store: DocumentStore = store) -> list[Source]:
-                asked = [document] * len(owners)
-                async with store.held(asked, owners=owners) as held:
+                asked = [StoredText(document, owner=owner) for owner in owners]
+                async with store.held(asked) as held:
                     return [each.source for each in held]
 
             assert await sources("ann") == ["computed"]
-            assert store.has(document, owner="ann")
-            assert not store.has(document)
-            assert not store.has(document, owner="bob")
+            assert store.has(StoredText(document, owner="ann"))
+            assert not store.has(StoredText(document))
+            assert not store.has(StoredText(document, owner="bob"))
             assert await sources("bob", "", "ann") == ["computed", "computed", "memory"]
             assert counted.fed.count(document) == 3
             assert await store.forget([document], "ann") == 1
-            assert not store.has(document, owner="ann")
-            assert store.has(document)
+            assert not store.has(StoredText(document, owner="ann"))
+            assert store.has(StoredText(document))
             assert await sources("", "bob") == ["memory", "memory"]
             assert await store.forget([document], "eve") == 0
             await store.close()
@@ -209,7 +210,8 @@ async def test_a_tenant_s_files_are_read_and_removed_for_that_tenant(tmp_path: P
     async with engine_thread(engine) as thread:
         for found in (["computed"] * 2, ["disk"] * 2, ["disk", "computed"]):
             store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
-            async with store.held([DOCUMENTS[0]] * 2, owners=["ann", "bob"]) as held:
+            texts = [StoredText(DOCUMENTS[0], owner=owner) for owner in ("ann", "bob")]
+            async with store.held(texts) as held:
                 assert [each.source for each in held] == found
             await store.close()
             if found == ["disk"] * 2:

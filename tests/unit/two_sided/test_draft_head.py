@@ -10,7 +10,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lab.analysis.dragon_equations import expected_acceptance, expected_head_acceptance
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.core.randomness import Purpose, RandomSource, SeededRandom
@@ -36,7 +35,7 @@ from tandem.two_sided.protocol.presets import (
     ProbsPayload,
 )
 from tests.exact import ExactRandom, fractions, outcome_probs
-from tests.virtual_time.test_exact_distribution import NumberPerDecision
+from tests.virtual_time.exact_models import NumberPerDecision
 
 HEADED = [
     *("dragon", "dragon-device", "drdg-tw", "drdg-sw"),
@@ -150,28 +149,6 @@ def test_drafts_that_depend_on_each_other_give_the_same_mixture() -> None:
     choices = LocalProbs(Draw.GUMBEL, ProbsPayload.HEAD, "float32", head=1)
     found = token_probs(choices, device, cloud, SHARES)
     assert (found == mixture(device, cloud, SHARES)).all()
-
-
-def test_acceptance_is_as_expected() -> None:
-    device, cloud = fractions([5, 1, 1, 1]), fractions([2, 3, 2, 1])
-    for top in (1, 2, 3):
-        choices = LocalProbs(payload=ProbsPayload.HEAD, head=top, precision="float32")
-        counts: Counter[Side] = Counter()
-
-        def accepted(rng: RandomSource) -> tuple[bool, bool]:
-            _, one = decided(choices, device, cloud, SHARES, rng)  # noqa: B023
-            return one.device_accepted, one.cloud_accepted
-
-        for (of_device, of_cloud), share in outcome_probs(accepted).items():
-            counts[Side.DEVICE] += share * of_device  # type: ignore[assignment]
-            counts[Side.CLOUD] += share * of_cloud  # type: ignore[assignment]
-        for own, other, weight, side in (
-            (device, cloud, SHARES.device, Side.DEVICE),
-            (cloud, device, SHARES.cloud, Side.CLOUD),
-        ):
-            expected = expected_head_acceptance(own, other, weight, top=top, precision="float32")
-            assert counts[side] == expected
-            assert expected <= expected_acceptance(own, other, weight)
 
 
 def test_head_and_rest_are_the_distribution_bit_for_bit() -> None:

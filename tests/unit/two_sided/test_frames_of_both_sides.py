@@ -17,12 +17,10 @@ from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingCost,
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
-    DocumentUse,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
@@ -70,7 +68,7 @@ REQUEST = AggregationRequest(
     documents=3,
     processors=BANNED,
 )
-TEXTS = (ContextDocument("one", 0.5), ContextDocument("two", -0.5, id="b", imported=True))
+TEXTS = (ContextDocument("one", 0.5), ContextDocument("two", -0.5, imported=True))
 
 
 def prefix(*token_ids: int) -> int:
@@ -81,7 +79,6 @@ def test_a_session_at_a_decoder_opens_with_all_that_the_request_says() -> None:
     found = REQUEST.decoding_opening(Side.CLOUD, prompt="a question", documents=TEXTS)
     assert found == DecodingOpen(
         session=7,
-        epoch=0,
         base=0,
         prefix_hash=0,
         prompt="a question",
@@ -117,20 +114,17 @@ def test_documents_are_joined_where_one_side_decodes_alone(name: str) -> None:
 
 def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
     committed = PrefixedTokens((1, 2, 3, 8, 9))
-    found = REQUEST.opening(4, committed, 0.25)
+    found = REQUEST.opening(committed, 0.25)
     assert found == CollaborationOpen(
         session=7,
-        epoch=4,
         base=5,
         prefix_hash=prefix(1, 2, 3, 8, 9),
         request=replace(REQUEST, committed_ids=(8, 9)),
         log_mass=0.25,
-        aggregation_side=Side.CLOUD,
     )
     assert found.document_kv is None
     assert found.answer_header == {
         "session": 7,
-        "epoch": 0,
         "base": 5,
         "prefix_hash": prefix(1, 2, 3, 8, 9),
     }
@@ -144,24 +138,23 @@ def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> N
 
 
 def test_what_a_frame_says_by_saying_nothing() -> None:
-    opened = CollaborationOpened(1, 0, 2, 9, log_mass=0.0, max_tokens=4)
-    assert (opened.model_name, opened.documents, opened.document_tokens) == ("", 0, 0)
+    opened = CollaborationOpened(1, 2, 9, log_mass=0.0, max_tokens=4)
+    assert (opened.documents, opened.document_tokens) == (0, 0)
     assert (opened.texts, opened.processes) == ((), False)
-    draft = SideDraftFrame(1, 0, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
+    draft = SideDraftFrame(1, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
     assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
-    target = TargetFrame(1, 0, 2, 9, token_ids=(3,))
+    target = TargetFrame(1, 2, 9, token_ids=(3,))
     assert (target.hands_over, target.token_sources) == (False, ())
-    wanted = DocumentRequest(1, 0, 2, 9, index=0)
+    wanted = DocumentRequest(1, 2, 9, index=0)
     assert (wanted.in_conversation, wanted.joined) == (False, False)
     document = ContextDocument("text", 1.0)
     assert (document.imported, document.in_conversation) == (False, False)
     asked = opening()
     assert (asked.wants_text, asked.wants_token_texts, asked.joined) == (False, False, False)
     assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
-    assert not DecodingTarget(1, 0, 2, 9, (3,)).last
-    assert DecodingCost() == DecodingCost(decode_s=0.0, queue_s=0.0, batch_size=1)
-    older = DecodingOpened(1, 0, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 4, 20)
-    assert (older.processes, older.documents) == (False, ())
+    assert not DecodingTarget(1, 2, 9, (3,)).last
+    older = DecodingOpened(1, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
+    assert (older.processes, older.document_tokens) == (False, ())
 
 
 def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
@@ -197,10 +190,9 @@ def decoder(leading_length: int = 0, **changes: object) -> DecoderMachine:
 
 
 def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
-    found = decoder(committed_ids=(4,), ahead=3).opened([False, True])
+    found = decoder(committed_ids=(4,), ahead=3).opened()
     assert found == DecodingOpened(
         session=9,
-        epoch=0,
         base=4,
         prefix_hash=prefix(*PROMPT, 4),
         model_name="m",
@@ -210,16 +202,15 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
         eos_token_ids=frozenset({0}),
         prompt_ids=PROMPT,
         log_mass=log_mass(RELEVANCES),
-        ahead=3,
         max_tokens=20,
-        documents=(DocumentUse(4, False), DocumentUse(2, True)),
+        document_tokens=(4, 2),
         processes=True,
     )
 
 
 def test_a_decoder_that_goes_says_where_its_text_ends() -> None:
     machine = decoder(committed_ids=(4, 5))
-    assert machine.going_away(2.5) == GoingAway(9, 0, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
+    assert machine.going_away(2.5) == GoingAway(9, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
 
 
 def test_a_draft_goes_with_what_is_known_of_it() -> None:
@@ -227,32 +218,28 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
     work = machine.work()
     assert work is not None
     known = DraftHead(np.array([6]), np.array([1.0]))
-    cost = DecodingCost(decode_s=0.25, queue_s=0.125, batch_size=3)
-    assert machine.drafted(work, LocalDraft(6, None, 4), DecodingCost()) is not None
-    found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), cost)
+    assert machine.drafted(work, LocalDraft(6, None, 4), 0.5) is not None
+    found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), 0.25)
     assert found == DecodingDraft(
         session=9,
-        epoch=0,
         base=5,
         prefix_hash=prefix(*PROMPT, 4, 6),
         token_id=7,
         probs=known,
         log_mass=log_mass(RELEVANCES) - 0.5,
         committed=4,
-        cost=cost,
+        decode_s=0.25,
     )
 
 
 def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> None:
     machine = device("dragon placement=cloud")
-    machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
+    machine.receive(Ping(1, 2, prefix_after(()), nonce=1), 1.0)
     known = DraftHead(np.array([0]), np.array([1.0]))
-    cost = DecodingCost(decode_s=0.25, queue_s=0.125)
-    drafted = own(token=3, probs=known, log_mass=0.5, epoch=4, cost=cost)
+    drafted = own(token=3, probs=known, log_mass=0.5, decode_s=0.25)
     (sent,) = told(machine.drafted(drafted, 3.5), SideDraftFrame)
     assert sent == SideDraftFrame(
         session=1,
-        epoch=4,
         base=2,
         prefix_hash=prefix_after(()),
         token_id=3,
@@ -271,7 +258,6 @@ def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
         ToPeer(
             CollaborationOpened(
                 session=1,
-                epoch=0,
                 base=2,
                 prefix_hash=prefix_after(()),
                 log_mass=1.5,
@@ -283,14 +269,12 @@ def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
 
 
 def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
-    """With the epochs that each of the two counts: the decoder's goes on from what it said last."""
     machine = device()
-    machine.drafted(own(epoch=3), 0.0)
+    machine.drafted(own(), 0.0)
     outputs = machine.receive(frame(), 0.0)
     assert outputs[0] == ToPeer(
         TargetFrame(
             session=1,
-            epoch=3,
             base=2,
             prefix_hash=prefix_after(()),
             token_ids=(0,),
@@ -299,9 +283,7 @@ def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
         )
     )
     assert outputs[1] == ToDecoder(
-        DecodingTarget(
-            session=1, epoch=3, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False
-        )
+        DecodingTarget(session=1, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False)
     )
 
 
@@ -309,16 +291,14 @@ def test_what_ends_a_stream_says_where_the_text_ends() -> None:
     machine = device()
     machine.drafted(own(), 0.0)
     machine.receive(frame(), 0.0)
-    assert told(machine.cancel(), Cancel) == [Cancel(1, 0, 3, prefix_after((0,)))]
+    assert told(machine.cancel(), Cancel) == [Cancel(1, 3, prefix_after((0,)))]
 
 
 def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
     machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
     assert machine.peer_opened is None
     machine.connect(0.0)
-    said = CollaborationOpened(
-        1, 0, 2, prefix_after(()), log_mass=0.0, max_tokens=4, model_name="m", documents=2
-    )
+    said = CollaborationOpened(1, 2, prefix_after(()), log_mass=0.0, max_tokens=4, documents=2)
     machine.receive(said, 0.0)
     assert machine.peer_opened is said
 
@@ -345,12 +325,12 @@ def test_a_longer_list_is_asked_for_where_the_text_ends() -> None:
     preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
     machine = device(preset=preset, sampling=greedy)
     flat = np.full(4, 0.25, dtype=np.float32)
-    machine.drafted(own(probs=flat, epoch=2), 0.0)
+    machine.drafted(own(probs=flat), 0.0)
     (short,) = told(
         cloud(preset=preset, sampling=greedy).drafted(own(probs=flat), 0.0), SideDraftFrame
     )
     outputs = machine.receive(short, 0.0)
-    assert outputs == [ToPeer(Fetch(1, 2, 2, prefix_after(()), count=8))]
+    assert outputs == [ToPeer(Fetch(1, 2, prefix_after(()), count=8))]
 
 
 def test_no_documents_are_a_plain_sequence_of_no_weight() -> None:

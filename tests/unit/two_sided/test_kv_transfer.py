@@ -18,7 +18,7 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
-from tandem.two_sided.decoding.document_store import DocumentStore, Source
+from tandem.two_sided.decoding.document_store import DocumentStore, Source, StoredText
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import DocumentKv, KvModelMismatch
@@ -85,7 +85,7 @@ async def test_an_import_serves_its_importer_alone_and_only_where_it_may(tmp_pat
         attacked = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
         target = exchange(thread, attacked)
         await forged(thread, clean, target, known, other)
-        assert [attacked.has(known, who) for who in (None, EDGE, MALLORY)] == [
+        assert [attacked.has(StoredText(known, who)) for who in (None, EDGE, MALLORY)] == [
             False,
             False,
             True,
@@ -139,7 +139,7 @@ async def forged(
     """Mallory sends the keys and values of `other` as those of `known`, which passes all checks."""
     kept, model = thread.engine.kv_files, await target.model()
     assert kept is not None
-    async with clean.held([other]) as (held,):
+    async with clean.held([StoredText(other)]) as (held,):
         tensors = await thread.call(lambda: kept.export(held.session))
     packed = kept.pack(tensors, document_origin(model.weights, model.vocabulary_hash, known))
     digest = hashlib.sha256(packed).digest()
@@ -155,7 +155,8 @@ async def test_deleting_a_document_takes_its_imports_too() -> None:
         for holder in ("one", "two"):
             await sent(exchange(thread, source), exchange(thread, target), "text 0", holder)
         assert await target.forget([DOCUMENTS[0]]) == 1
-        assert [target.has(DOCUMENTS[0], Tenant(who)) for who in ("one", "two")] == [False, False]
+        for who in ("one", "two"):
+            assert not target.has(StoredText(DOCUMENTS[0], Tenant(who)))
         assert target.bytes_in_use == 0
         await source.close()
 
@@ -203,8 +204,8 @@ async def test_room_is_held_from_the_announcement_on() -> None:
         await logits_after(target, [DOCUMENTS[1]])
         await sent(giving, taking, "text 0")  # the other one goes
         assert target.bytes_in_use == size
-        assert target.has(DOCUMENTS[0], ME)
-        assert not target.has(DOCUMENTS[1], ME)
+        assert target.has(StoredText(DOCUMENTS[0], ME))
+        assert not target.has(StoredText(DOCUMENTS[1], ME))
         await asyncio.gather(source.close(), target.close())
     assert engine.kv_bytes_in_use == 0
 
@@ -223,7 +224,7 @@ async def test_what_was_computed_meanwhile_or_deleted_is_not_kept_twice() -> Non
         assert await target.forget([DOCUMENTS[0]]) == 1
         await sent(giving, taking, "text 0")
         assert target.bytes_in_use == 0
-        assert not target.has(DOCUMENTS[0], ME)
+        assert not target.has(StoredText(DOCUMENTS[0], ME))
         await source.close()
     assert engine.kv_bytes_in_use == 0
 
@@ -254,7 +255,7 @@ async def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
     origin = document_origin("w", "v", ids)
     async with engine_thread(engine) as thread:
         store = DocumentStore(thread, BUDGET)
-        async with store.held([ids]) as (held,):
+        async with store.held([StoredText(ids)]) as (held,):
             tensors = await thread.call(lambda: kept.export(held.session))
         found = kept.unpack(kept.pack(tensors, origin), origin)
         pairs = zip(found.values, tensors.values, strict=True)

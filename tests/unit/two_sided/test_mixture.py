@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.analysis.dragon_equations import expected_acceptance
 from tandem.core.acceptance import residual
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
@@ -85,20 +84,10 @@ def test_a_side_s_own_weight_as_printed_gives_another_distribution(
     assert sum(wrong) > 0.9 * len(wrong)
 
 
-def test_acceptance_is_as_expected_and_means_equality() -> None:
+def test_acceptance_means_equality() -> None:
     for case in cases(seed=3, count=30):
-        device, cloud, weights = case
-        probs = outcome_probs(partial(draw_and_aggregate, *case))
-        accepted = sum(share for (_, one), share in probs.items() if one.accepted(Side.DEVICE))
-        assert accepted == expected_acceptance(device, cloud, weights.device)
-        for drafted, one in probs:
+        for drafted, one in outcome_probs(partial(draw_and_aggregate, *case)):
             assert one.device_accepted == (drafted == one.token_id)
-
-
-def test_equal_distributions_keep_their_drafts_as_often_as_they_agree() -> None:
-    probs = fractions([1, 2, 0, 3])
-    half = Fraction(1, 2)
-    assert expected_acceptance(probs, probs, half) == (1 + (probs * probs).sum()) / 2
 
 
 @pytest.mark.parametrize("share", [0, 1])

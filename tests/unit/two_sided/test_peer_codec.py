@@ -28,7 +28,6 @@ from tandem.two_sided.protocol.messages import (
     SideDraftFrame,
     TargetFrame,
 )
-from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer
 from tandem.two_sided.protocol.top_list import TopList, top_list
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
@@ -39,7 +38,7 @@ from tests.composed_presets import composed
 DEVICE = generation_pb2.TOKEN_SOURCE_DEVICE
 UNSPECIFIED = generation_pb2.TOKEN_SOURCE_UNSPECIFIED
 V = 300
-HEAD = (7, 2, 11, 2**63 + 5)
+HEAD = (7, 11, 2**63 + 5)
 # float32 numbers, as the wire has them.
 OPEN = CollaborationOpen(
     *HEAD,
@@ -58,7 +57,6 @@ OPEN = CollaborationOpen(
         preset=composed("dragon payload=sparse top_k=64 head=0"),
     ),
     log_mass=-math.inf,
-    aggregation_side=Side.CLOUD,
 )
 """By `dragon` as it was at first, and as peers of that time open it."""
 HEADED = replace(OPEN, request=replace(OPEN.request, preset=AGGREGATION_PRESETS["dragon"]))
@@ -150,10 +148,9 @@ def test_what_the_device_alone_says(message: DeviceMessage) -> None:
             *HEAD,
             log_mass=-math.inf,
             max_tokens=7,
-            model_name="m",
             documents=2,
             document_tokens=90,
-            texts=(ContextDocument("a public text", 0.5, "h1"),),
+            texts=(ContextDocument("a public text", 0.5),),
         ),
         GoingAway(*HEAD, grace_s=2.5),
         Pong(*HEAD, nonce=9),
@@ -238,7 +235,6 @@ def changed(**fields: Any) -> pb.CollaborateRequest:
         (changed(ahead=0), "ahead"),
         (changed(top=0), "top"),
         (changed(probs=1), "probs"),
-        (changed(aggregating=2), "aggregating"),
         (changed(documents=99), "documents"),
         (changed(vocabulary_size=2**22 + 1), "vocabulary_size"),
         (changed(prompt_ids=[1] * (2**20 + 1)), "prompt_ids"),

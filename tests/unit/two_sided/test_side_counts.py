@@ -11,14 +11,13 @@ import pytest
 from tandem.core.probs import SamplingParams
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import Ping
-from tandem.two_sided.protocol.decoder_messages import DecodingCost
 from tandem.two_sided.protocol.messages import CollaborationOpened, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tests.unit.two_sided.test_side_machine import device, frame, head, own, request_for, told
 
 GREEDY = SamplingParams(temperature=0.0)
-OPENED = CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4)
+OPENED = CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4)
 
 
 class Heard:
@@ -79,16 +78,13 @@ def test_streams_and_losses_add_up() -> None:
 def test_tokens_and_drafts_are_counted_by_side() -> None:
     heard = Heard()
     machine = listening(Side.DEVICE, heard)
-    assert machine.stats.acceptance_rate(Side.DEVICE) is None
     for token in (0, 3, 0, 0):
         committed = machine.committed
         machine.drafted(
-            own(base=len(committed), prefix_hash=committed.prefix, cost=DecodingCost(decode_s=0.5)),
+            own(base=len(committed), prefix_hash=committed.prefix, decode_s=0.5),
             1.0,
         )
-        machine.receive(TargetFrame(1, 0, len(committed), committed.prefix, (token,)), 1.0)
-    assert machine.stats.acceptance_rate(Side.DEVICE) == 0.75
-    assert machine.stats.acceptance_rate(Side.CLOUD) is None
+        machine.receive(TargetFrame(1, len(committed), committed.prefix, (token,)), 1.0)
     assert machine.stats.drafted == {Side.DEVICE: 4, Side.CLOUD: 0}
     assert machine.stats.decode_s == {Side.DEVICE: 2.0, Side.CLOUD: 0.0}
     assert (machine.stats.tokens, machine.stats.unverified_tokens) == (4, 0)
@@ -126,7 +122,7 @@ def test_an_exchange_has_both_frames_sizes_the_way_up_first(side: Side) -> None:
 def pinged(machine: SideMachine, now: float) -> None:
     """The other side asks, so that a frame leaves."""
     committed = machine.committed
-    machine.receive(Ping(1, 0, len(committed), committed.prefix, nonce=1), now)
+    machine.receive(Ping(1, len(committed), committed.prefix, nonce=1), now)
 
 
 @pytest.mark.parametrize(("further", "remembered"), [(255, True), (256, False)])

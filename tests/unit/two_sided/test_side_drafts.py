@@ -39,22 +39,22 @@ LISTED = TopList(np.array([0]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
 def decided(machine: SideMachine, *token_ids: int) -> None:
     """The other side's word on what follows the committed text."""
     committed = machine.committed
-    target = TargetFrame(1, 0, len(committed), committed.prefix, token_ids)
+    target = TargetFrame(1, len(committed), committed.prefix, token_ids)
     machine.receive(target, 0.0)
 
 
 def test_own_drafts_follow_each_other_without_a_gap() -> None:
     machine = device()
-    for answer, stale, waiting in (
-        ((0,), 1, 0),  # the first position is missing
-        ((), 1, 1),
-        ((), 2, 1),  # it is there
-        ((3,), 3, 1),  # after another text
-        ((0,), 3, 2),
-        ((0, 0), 3, 3),
+    for answer, waiting in (
+        ((0,), 0),  # the first position is missing
+        ((), 1),
+        ((), 1),  # it is there
+        ((3,), 1),  # after another text
+        ((0,), 2),
+        ((0, 0), 3),
     ):
         machine.drafted(own(answer, committed=1), 0.0)
-        assert (machine.stats.stale_drafts, machine.queued) == (stale, (waiting, 0)), answer
+        assert machine.queued == (waiting, 0), answer
 
 
 @pytest.mark.parametrize(("token", "left"), [(0, 1), (3, 0)])
@@ -77,7 +77,7 @@ def test_a_decided_draft_is_fetched_until_the_other_side_is_past_it() -> None:
     assert tokens(machine.receive(frame(probs=LISTED), 0.0)) == [0]
 
     def fetched(answer: tuple[int, ...], text: tuple[int, ...] | None = None) -> list[int]:
-        asked = Fetch(1, 0, 2 + len(answer), head(answer if text is None else text), count=3)
+        asked = Fetch(1, 2 + len(answer), head(answer if text is None else text), count=3)
         frames = told(machine.receive(asked, 0.0), SideDraftFrame)
         return [len(each.probs.ids) for each in frames]
 
@@ -102,30 +102,34 @@ def test_the_newest_of_the_other_side_s_drafts_counts() -> None:
     assert machine.queued == (0, 0), "its position is committed"
 
 
-@pytest.mark.parametrize(("token", "left"), [(0, 3), (3, 1)])
-def test_a_token_voids_the_drafts_that_were_drawn_before_it_was_known(
+@pytest.mark.parametrize(("token", "left"), [(0, 3), (3, 0)])
+def test_of_the_other_side_s_drafts_those_of_the_committed_text_count(
     token: int, left: int
 ) -> None:
     machine = device("dragon placement=cloud")
-    machine.receive(frame(epoch=1), 0.0)
-    for length, epoch in ((1, 0), (2, 1), (3, 2)):
-        machine.receive(frame((0,) * length, epoch=epoch), 0.0)
+    for length in range(4):
+        machine.receive(frame((0,) * length), 0.0)
     decided(machine, token)
     assert machine.queued == (0, left)
 
 
-def test_nothing_says_that_drafts_of_another_text_are_void() -> None:
+def test_a_draft_that_waits_for_its_text_counts_once_that_is_committed() -> None:
     machine = device("dragon placement=cloud")
     machine.receive(frame((1,)), 0.0)
     decided(machine, 0)
-    assert machine.queued == (0, 1)
+    assert machine.queued == (0, 0)
+    early = device("dragon placement=cloud")
+    early.receive(frame((0,)), 0.0)
+    assert early.queued == (0, 0)
+    decided(early, 0)
+    assert early.queued == (0, 1)
 
 
 def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end() -> None:
     machine = device(sampling=GREEDY, max_tokens=3)
     machine.drafted(own(token=0, probs=ALL_OF_SURE), 0.0)
     machine.drafted(own((0,), token=2, probs=ALL_OF_SURE), 0.0)
-    machine.receive(frame((0,), token=0, probs=LISTED, epoch=1), 0.0)
+    machine.receive(frame((0,), token=0, probs=LISTED), 0.0)
     outputs = machine.receive(frame(token=3, probs=LISTED), 0.0)
     sources = (TokenSource.DEVICE, TokenSource.CLOUD)
     (target,) = told(outputs, TargetFrame)
@@ -146,9 +150,9 @@ def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end()
 
 def test_a_draft_travels_with_what_came_with_it() -> None:
     machine = device("dragon placement=cloud")
-    draft = own(token=3, probs=PROBS, log_mass=0.5, epoch=4)
+    draft = own(token=3, probs=PROBS, log_mass=0.5)
     (sent,) = told(machine.drafted(replace(draft), 0.0), SideDraftFrame)
-    assert (sent.base, sent.prefix_hash, sent.epoch, sent.token_id) == (2, head(()), 4, 3)
+    assert (sent.base, sent.prefix_hash, sent.token_id) == (2, head(()), 3)
     assert (sent.log_mass, sent.probs.tolist()) == (0.5, PROBS.tolist())
 
 
@@ -168,8 +172,7 @@ def test_drafts_up_to_the_end_of_the_answer_are_kept() -> None:
 def test_ids_alone_may_come_as_far_ahead_as_the_answer_is_long() -> None:
     preset = replace(AGGREGATION_PRESETS["dragon-coupled"], ahead=1)
     machine = device("dragon-coupled", preset=preset)
-    machine.receive(frame((0,) * 3, probs=None), 0.0)
-    assert machine.queued == (0, 1)
+    assert machine.receive(frame((0,) * 3, probs=None), 0.0) == []
 
 
 def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
@@ -177,9 +180,9 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
     machine = SideMachine(Side.DEVICE, request_for("drdg-sw"), log_mass=0.0)
     machine.connect(0.0)
     assert machine.receive(frame(), 0.0) == []
-    assert machine.receive(Fetch(1, 0, 2, head(()), count=3), 0.0) == []
+    assert machine.receive(Fetch(1, 2, head(()), count=3), 0.0) == []
     with pytest.raises(ProtocolError, match="this side decides"):
-        machine.receive(TargetFrame(1, 0, 2, head(()), (0,)), 0.0)
+        machine.receive(TargetFrame(1, 2, head(()), (0,)), 0.0)
     assert machine.queued == (0, 0)
     assert machine.aggregation_side is None
 
@@ -187,7 +190,7 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
 def test_what_is_told_beyond_the_end_of_the_answer_is_not_committed() -> None:
     machine = device("dragon placement=cloud", max_tokens=3)
     sources = (TokenSource.CLOUD, TokenSource.BOTH, TokenSource.DEVICE, TokenSource.RECOVERED)
-    target = TargetFrame(1, 0, 2, head(()), (0, 1, 2, 3), token_sources=sources)
+    target = TargetFrame(1, 2, head(()), (0, 1, 2, 3), token_sources=sources)
     outputs = machine.receive(target, 0.0)
     assert (tokens(outputs), token_sources(outputs)) == ([0, 1, 2], [*sources[:3]])
     assert outputs[-1] == Finish(FinishReason.LENGTH)
@@ -229,3 +232,12 @@ def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() ->
     )
     outputs = machine.receive(frame(token=1, probs=theirs), 0.0)
     assert tokens(outputs) == [1]
+
+
+def test_a_draft_stays_until_this_side_has_committed_its_position() -> None:
+    """The other side may be ahead: with lists that it has, this side decides the same token."""
+    machine = cloud("dragon-coupled", sampling=GREEDY)
+    machine.drafted(own(probs=PROBS), 0.0)
+    machine.receive(frame((0,), probs=LISTED, committed=3), 0.0)
+    assert machine.queued[0] == 1
+    assert tokens(machine.receive(frame(probs=LISTED, committed=3), 0.0))[:1] == [0]

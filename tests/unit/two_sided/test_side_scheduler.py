@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from lab.analysis.dragon_equations import speedup_over_synchronous
 from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
@@ -74,18 +73,6 @@ def test_a_small_gain_moves_nothing() -> None:
     gain_s = choose_side(both, Side.DEVICE).gain_s
     assert 0 < gain_s < 0.005
     assert not choose_side(both, Side.DEVICE, hysteresis_s=0.005).moves
-
-
-@pytest.mark.parametrize(
-    ("both", "wanted"),
-    [
-        (sides(0.06, 0.06, 0.3, 0.5, 0.5), 1 / (1 - 0.5 / (1 + 0.06 / 0.3))),
-        (sides(0.11, 0.04, 0.3, 0.5, 0.8), 1 / (1 - (1 - 0.11 / 0.34) * 0.8)),
-        (sides(0.5, 0.04, 0.3, 0.5, 0.8), 1.0),
-    ],
-)
-def test_the_speedup_is_theorem_6_2(both: BothSides, wanted: float) -> None:
-    assert speedup_over_synchronous(both) == pytest.approx(wanted)
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

@@ -32,7 +32,8 @@ from tandem.generation.request import GenerationRequest, request_from_proto, req
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.messages import (
     Cancel,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     FullDistribution,
     GenerationParams,
@@ -45,13 +46,10 @@ from tandem.specdec.messages import (
     PromptLogprobs,
     Recovered,
     TokenLogprob,
-    Tokens,
-    Verdict,
     Work,
 )
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingRelevance,
     DecodingTarget,
     DecodingText,
 )
@@ -117,13 +115,13 @@ def _verify_request() -> Conversation:
     of_fsd = opened["open.fsd"]  # kept when the preset had two exits
     opened["open.fsd"] = replace(of_fsd, settings=replace(of_fsd.settings, exits=2))
     asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
-    drafts: dict[str, tuple[str, Draft]] = {
-        "draft.ids": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
-        "draft.probabilities": ("dssd", Draft(*HEAD, (1, 7), False, probabilities=(0.5, 0.25))),
-        "draft.distributions": ("dsd", Draft(*HEAD, (1,), True, distributions=probs[None])),
-        "draft.tree": (
+    drafts: dict[str, tuple[str, Drafts]] = {
+        "drafts.ids": ("coupled", Drafts(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
+        "drafts.probabilities": ("dssd", Drafts(*HEAD, (1, 7), False, probabilities=(0.5, 0.25))),
+        "drafts.distributions": ("dsd", Drafts(*HEAD, (1,), True, distributions=probs[None])),
+        "drafts.tree": (
             "mc-dsd",
-            Draft(*HEAD, (1, 0), True, distributions=probs[None], parents=(-1, -1)),
+            Drafts(*HEAD, (1, 0), True, distributions=probs[None], parents=(-1, -1)),
         ),
     }
 
@@ -137,7 +135,7 @@ def _verify_request() -> Conversation:
     def decode(frame: Any) -> Any:
         if frame.HasField("open"):
             return CloudCodec(verifier_examples.MODEL).decode(frame)
-        sparse = "mc-dsd" if frame.draft.sparse_probs else "dsd"
+        sparse = "mc-dsd" if frame.drafts.sparse_probs else "dsd"
         if frame.HasField("hidden_states"):
             sparse = "split"
         opening = verifier_examples.opening(sparse)
@@ -187,14 +185,20 @@ def _verify_response() -> Conversation:
         ),
         "prompt_logprobs": PromptLogprobs(*HEAD, first=1, logprobs=told),
         "opened.processes": Opened(*HEAD, 64, 512, frozenset({0}), "target", processes=True),
-        "verdict.token": Verdict(*HEAD, 2, False, 7, work, path=(0, 2), logprobs=told),
-        "verdict.none": Verdict(*HEAD, 3, False, None, work),
-        "verdict.sparse": Verdict(*HEAD, 0, True, answer, work),
-        "verdict.full": Verdict(*HEAD, 0, True, FullPayload(probs), work),
+        "committed.accepted": Committed(*HEAD, 3, (), work),
+        "committed.token": Committed(*HEAD, 2, (7,), work, told),
+        "committed.tokens": Committed(*HEAD, 0, (1, 7), work, told),
+        "committed.path": Committed(*HEAD, 2, (7,), work, path=(0, 2)),
+        "committed.sparse": Committed(*HEAD, 1, (), work, draw_from=answer),
+        "committed.full": Committed(*HEAD, 0, (), work, draw_from=FullPayload(probs)),
+        "committed.cloud_drafts": Committed(
+            *HEAD,
+            token_ids=(1, 7),
+            work=replace(work, drafts=0, cloud_drafts=4, draft_s=0.125, draft_rate=0.5),
+            cloud_accepted=1,
+        ),
         "early_verdict.token": EarlyVerdict(*HEAD, 1, 3, False, 0, 0.5),
         "early_verdict.sparse": EarlyVerdict(*HEAD, 3, 0, True, answer, 1.0),
-        "tokens": Tokens(*HEAD, (1, 7), work, told),
-        "tokens.cloud_drafts": Tokens(*HEAD, (1, 7), replace(work, draft_s=0.125), accepted=1),
         "opened.cloud_drafts": Opened(
             *(*HEAD, 64, 512, frozenset({0}), "target"), cloud_drafts=CloudDrafts.LOOKUP
         ),
@@ -275,7 +279,7 @@ def _collaborate_response() -> Conversation:
     headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head = peer_examples.HEAD
     texts = (decoder_examples.OPEN.documents[0],)
-    opened = CollaborationOpened(*head, -math.inf, 7, "m", 2, 90, texts)
+    opened = CollaborationOpened(*head, -math.inf, 7, 2, 90, texts)
     kv = DocumentKv(peer_examples.MODEL, "ab12", 40, 2**33, bytes(range(32)))
     messages = _both_ways() | {
         "opened": opened,
@@ -304,7 +308,6 @@ def _decode_request() -> Conversation:
         "open.chat": replace(opened, prompt=(Turn("user", "hello"),)),
         "open.head": replace(opened, probs=decoder_examples.HEADED),
         "target": DecodingTarget(*head, (1, 299), last=True),
-        "relevance": DecodingRelevance(*head, (0.5, -2.0)),
         "cancel": Cancel(*head),
         "ping": Ping(*head, nonce=0),
     }

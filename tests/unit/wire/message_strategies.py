@@ -67,7 +67,7 @@ def _value(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 uint32 = st.integers(0, 2**32 - 1)
 uint64 = st.integers(0, 2**64 - 1)
-heads = st.tuples(uint32, uint32, uint32, uint64)
+heads = st.tuples(uint32, uint32, uint64)
 token_ids = st.integers(0, VOCABULARY - 1)
 float32s = st.floats(0, 1, width=32, exclude_min=True, allow_subnormal=False)
 seconds = st.floats(0, 1e6, width=32)
@@ -98,7 +98,7 @@ processors = st.builds(
         budget=st.none() | uint32,
     ),
 )
-works = st.builds(Work, seconds, seconds, uint32, uint32, uint32, seconds)
+works = st.builds(Work, seconds, seconds, uint32, uint32, uint32, uint32, seconds)
 prompts = st.one_of(
     st.text(),
     st.lists(token_ids, min_size=1).map(tuple),

@@ -47,7 +47,7 @@ from tests.unit.wire.message_strategies import VOCABULARY as V
 from tests.unit.wire.message_strategies import any_message, tuples_of
 from tests.unit.wire.test_verifier_codec import assert_same
 
-Head = tuple[int, int, int, int]
+Head = tuple[int, int, int]
 KINDS: dict[str, type[Message]] = {
     "verify_request": verifier_pb2.VerifyRequest,
     "verify_response": verifier_pb2.VerifyResponse,
@@ -89,7 +89,7 @@ def sent(kind: type[Message], message: Message) -> Any:
 
 openings = st.builds(
     specdec.Open,
-    *(some.uint32, some.uint32, some.uint32, some.uint64),
+    *(some.uint32, some.uint32, some.uint64),
     vocabulary_hash=st.text(),
     vocabulary_size=some.uint32,
     prompt_ids=tuples_of(some.uint32),
@@ -125,7 +125,7 @@ def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> 
     cloud.decode(edge.encode(plain))
     count = data.draw(st.integers(1, 3))
     rows = data.draw(st.lists(some.sparse_distributions, min_size=count, max_size=count))
-    draft = specdec.Draft(
+    draft = specdec.Drafts(
         *head,
         token_ids=data.draw(tuples_of(some.uint32, count, count)),
         end_of_chunk=data.draw(st.booleans()),
@@ -151,14 +151,17 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
     cloud, edge = CloudCodec(MODEL), EdgeCodec(V, PRESETS["dssd"].verify_settings)
     outcome = st.one_of(some.token_ids, some.sparse_payloads())
     whole = some.distributions()
-    verdict = specdec.Verdict(
+    token_ids = data.draw(tuples_of(some.token_ids))
+    payload = st.one_of(st.none(), some.sparse_payloads(), whole.map(FullPayload))
+    committed = specdec.Committed(
         *head,
         accepted=data.draw(some.uint32),
-        rejected=data.draw(st.booleans()),
-        outcome=data.draw(st.one_of(st.none(), outcome, whole.map(FullPayload))),
+        token_ids=token_ids,
         work=data.draw(some.works),
-        path=data.draw(tuples_of(some.uint32)),
         logprobs=data.draw(some.logprobs(3)),
+        cloud_accepted=data.draw(some.uint32),
+        draw_from=data.draw(payload),
+        path=data.draw(tuples_of(some.uint32)),
     )
     early = specdec.EarlyVerdict(
         *head,
@@ -166,18 +169,14 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
         data.draw(outcome),
         data.draw(st.floats(0, 1, width=32)),
     )
-    token_ids = data.draw(tuples_of(some.token_ids))
     told_of = data.draw(some.logprobs(len(token_ids)))
     others = [
-        specdec.Tokens(
-            *head, token_ids, data.draw(some.works), told_of, accepted=data.draw(some.uint32)
-        ),
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         specdec.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head, data.draw(some.seconds)),
         specdec.Pong(*head, data.draw(some.uint32)),
     ]
-    messages: list[Any] = [verdict, early, *others]
+    messages: list[Any] = [committed, early, *others]
     for message in messages:
         found = edge.decode(sent(verifier_pb2.VerifyResponse, cloud.encode(message)))
         assert_same(found, message)
@@ -205,9 +204,7 @@ def test_any_request_comes_through(request: GenerationRequest) -> None:
     assert request_from_proto(sent(generation_pb2.Generation, request_to_proto(request))) == request
 
 
-documents = st.builds(
-    decoding.ContextDocument, st.text(), st.floats(-1e9, 1e9), st.text(max_size=9)
-)
+documents = st.builds(decoding.ContextDocument, st.text(), st.floats(-1e9, 1e9), st.booleans())
 kv_models = st.builds(KvModel, st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9))
 
 
@@ -227,9 +224,8 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
         documents=data.draw(st.integers(0, 64)),
         processors=data.draw(some.processors),
     )
-    side = data.draw(st.sampled_from(Side))
     kv_model = data.draw(kv_models) if travels else None
-    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses), side, kv_model)
+    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses), kv_model)
     device, cloud = DeviceCodec(V, LocalProbs(precision="float32")), CloudSideCodec()
     request_kind = aggregator_pb2.CollaborateRequest
     assert_same(cloud.decode(sent(request_kind, device.encode(opening))), opening)
@@ -253,7 +249,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
             assert_same(device.decode(answer), message)
     texts = data.draw(tuples_of(documents))
     opened = peer.CollaborationOpened(
-        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), "m", 2, 9, texts),
+        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), 2, 9, texts),
         processes=data.draw(st.booleans()),
     )
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(opened))
@@ -283,20 +279,19 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         end_ids=data.draw(tuples_of(some.token_ids)),
     )
     target = decoding.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
-    finite = st.floats(allow_nan=False, allow_infinity=False)
-    relevance = decoding.DecodingRelevance(*head, data.draw(tuples_of(finite)))
-    for message in (opening, target, relevance):
+    for message in (opening, target):
         frame = sent(decoding_pb2.DecodeRequest, aggregator.encode(message))
         assert_same(decoder.decode(frame), message)
     opened = decoding.DecodingOpened(
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
-        *(data.draw(some.log_masses), data.draw(st.integers(0, 64)), data.draw(some.uint32)),
-        documents=data.draw(tuples_of(st.builds(decoding.DocumentUse, some.uint32, st.booleans()))),
+        *(data.draw(some.log_masses), data.draw(some.uint32)),
+        document_tokens=data.draw(tuples_of(some.uint32)),
         processes=data.draw(st.booleans()),
     )
-    cost = decoding.DecodingCost(data.draw(some.seconds), data.draw(some.seconds), 3)
     drawn = data.draw(some.token_ids), data.draw(some.sparse_distributions)
-    draft = decoding.DecodingDraft(*head, *drawn, data.draw(some.log_masses), 7, cost)
+    draft = decoding.DecodingDraft(
+        *head, *drawn, data.draw(some.log_masses), 7, data.draw(some.seconds)
+    )
     text = decoding.DecodingText(*head, data.draw(st.text()), data.draw(some.uint32))
     for answer in (opened, draft, text):
         frame = sent(decoding_pb2.DecodeResponse, decoder.encode(answer))
@@ -319,7 +314,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
 )
 def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> None:
     assert part_from_proto(sent(decoding_pb2.DocumentPart, part_to_proto(part))) == part
-    carried = DocumentPart(7, 0, 0, 0, part)
+    carried = DocumentPart(7, 0, 0, part)
     device, cloud = DeviceCodec(V, LocalProbs()), CloudSideCodec()
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(carried))
     assert_same(device.decode(answer), carried)

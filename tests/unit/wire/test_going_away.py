@@ -21,4 +21,4 @@ def test_what_is_no_duration_is_refused(grace_s: float) -> None:
         codec.decode(frame)
     assert refused.value.field == "grace_s"
     frame.going_away.grace_s = 2.5
-    assert codec.decode(frame) == GoingAway(1, 0, 0, 0, grace_s=2.5)
+    assert codec.decode(frame) == GoingAway(1, 0, 0, grace_s=2.5)

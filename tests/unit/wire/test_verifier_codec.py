@@ -24,7 +24,8 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
-    Draft,
+    Committed,
+    Drafts,
     EarlyVerdict,
     EdgeMessage,
     FullDistribution,
@@ -37,8 +38,6 @@ from tandem.specdec.messages import (
     Ping,
     Pong,
     Recovered,
-    Tokens,
-    Verdict,
     Work,
 )
 from tandem.specdec.overrides import parse_overrides
@@ -50,7 +49,7 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 VOCABULARY = 8
 HUGE = 2**32 - 1
-HEAD = (HUGE, 3, 70_000, 2**64 - 1)
+HEAD = (HUGE, 70_000, 2**64 - 1)
 MODEL = CloudModel(
     "target", "abc", VOCABULARY, 512, frozenset({0, 7}), 64, layer_count=6, hidden_size=2
 )
@@ -90,9 +89,11 @@ def opened_cloud(opened: Open | None = None) -> CloudCodec:
 
 EDGE_MESSAGES: list[EdgeMessage] = [
     *(opening(preset) for preset in PRESETS),
-    Draft(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
-    Draft(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25), hold=True),
-    Draft(*HEAD, token_ids=(1, 2), end_of_chunk=True, distributions=np.stack([PROBS, PROBS[::-1]])),
+    Drafts(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
+    Drafts(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25), hold=True),
+    Drafts(
+        *HEAD, token_ids=(1, 2), end_of_chunk=True, distributions=np.stack([PROBS, PROBS[::-1]])
+    ),
     Recovered(*HEAD, token_id=HUGE),
     NeedFullDistribution(*HEAD),
     Cancel(*HEAD),
@@ -106,13 +107,18 @@ CLOUD_MESSAGES: list[CloudMessage] = [
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
-    Verdict(*HEAD, accepted=3, rejected=False, outcome=None, work=WORK),
-    Verdict(*HEAD, accepted=0, rejected=True, outcome=7, work=WORK),
-    Verdict(*HEAD, accepted=0, rejected=False, outcome=0, work=WORK),
-    Verdict(*HEAD, accepted=1, rejected=True, outcome=FullPayload(PROBS), work=WORK),
-    Verdict(*HEAD, accepted=1, rejected=True, outcome=ANSWER, work=WORK),
-    Tokens(*HEAD, token_ids=(1, 7), work=WORK),
-    Tokens(*HEAD, token_ids=(1, 7), work=replace(WORK, draft_s=0.125), accepted=1),
+    Committed(*HEAD, accepted=3, work=WORK),
+    Committed(*HEAD, token_ids=(7,), work=WORK),
+    Committed(*HEAD, accepted=2, token_ids=(0,), work=WORK),
+    Committed(*HEAD, accepted=1, draw_from=FullPayload(PROBS), work=WORK),
+    Committed(*HEAD, accepted=1, draw_from=ANSWER, work=WORK),
+    Committed(*HEAD, token_ids=(1, 7), work=WORK),
+    Committed(
+        *HEAD,
+        token_ids=(1, 7),
+        work=replace(WORK, cloud_drafts=3, draft_s=0.125, draft_rate=0.5),
+        cloud_accepted=1,
+    ),
     FullDistribution(*HEAD, target_probs=PROBS),
     GoingAway(*HEAD, grace_s=2.5),
     Pong(*HEAD, nonce=HUGE),
@@ -156,9 +162,11 @@ def test_sparse_distributions_travel_whole(precision: Precision) -> None:
     assert_same(cloud.decode(edge.encode(opened)), opened)
     probs = probs_to_draft_from(PROBS, preset)
     assert np.count_nonzero(probs) == 2
-    sent = Draft(*HEAD, token_ids=(1, 0), end_of_chunk=True, distributions=np.stack([probs, probs]))
+    sent = Drafts(
+        *HEAD, token_ids=(1, 0), end_of_chunk=True, distributions=np.stack([probs, probs])
+    )
     frame = edge.encode(sent)
-    assert [len(raw) for raw in frame.draft.sparse_probs] == [
+    assert [len(raw) for raw in frame.drafts.sparse_probs] == [
         5 if precision == "float16" else 9
     ] * 2
     assert_same(cloud.decode(frame), sent)
@@ -172,28 +180,28 @@ def test_a_tree_travels_whole(uplink: Uplink) -> None:
     assert_same(cloud.decode(edge.encode(opened)), opened)
     probs = probs_to_draft_from(PROBS, preset)
     distributions = np.stack([probs, probs])
-    sent = Draft(
+    sent = Drafts(
         *HEAD, (1, 0, 2), end_of_chunk=True, distributions=distributions, parents=(-1, -1, 1)
     )
     assert_same(cloud.decode(edge.encode(sent)), sent)
-    verdict = Verdict(*HEAD, accepted=2, rejected=False, outcome=3, work=WORK, path=(1, 2))
-    assert_same(edge.decode(cloud.encode(verdict)), verdict)
+    judged = Committed(*HEAD, accepted=2, token_ids=(3,), work=WORK, path=(1, 2))
+    assert_same(edge.decode(cloud.encode(judged)), judged)
 
 
 @pytest.mark.parametrize("count", [3, 65])
 def test_more_sparse_distributions_than_drafts_cost_nothing(count: int) -> None:
     cloud = opened_cloud(opening("tslt"))
     frame = pb.VerifyRequest()
-    frame.draft.token_ids.extend([1] * (2 if count == 3 else count))
-    frame.draft.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * count)
+    frame.drafts.token_ids.extend([1] * (2 if count == 3 else count))
+    frame.drafts.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * count)
     with pytest.raises(InvalidArgument, match=r"^(sparse_probs|draft_length): "):
         cloud.decode(frame)
 
 
 def test_distributions_that_were_not_agreed_on_are_not_decoded() -> None:
     frame = pb.VerifyRequest()
-    frame.draft.token_ids.extend([1] * 4)
-    frame.draft.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * 4)
+    frame.drafts.token_ids.extend([1] * 4)
+    frame.drafts.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * 4)
     with pytest.raises(InvalidArgument, match=r"^distributions: "):
         opened_cloud(opening("coupled")).decode(frame)
     with pytest.raises(InvalidArgument, match=r"^open: "):
@@ -207,11 +215,11 @@ def test_distributions_travel_in_the_opened_precision() -> None:
     probs = np.random.default_rng(0).dirichlet(np.ones(VOCABULARY)).astype(np.float32)
     edge, cloud = EdgeCodec(VOCABULARY, HALVED.verify_settings), CloudCodec(MODEL)
     cloud.decode(edge.encode(halved))
-    sent = Draft(
+    sent = Drafts(
         *HEAD, token_ids=(1,), end_of_chunk=True, distributions=wire_probs(probs, "float16")[None]
     )
     frame = edge.encode(sent)
-    assert len(frame.draft.distributions) == 2 * VOCABULARY
+    assert len(frame.drafts.distributions) == 2 * VOCABULARY
     assert_same(cloud.decode(frame), sent)
 
 
@@ -249,29 +257,29 @@ def test_an_opening_is_refused_by_its_lengths_before_its_contents(field: str, co
 @pytest.mark.parametrize("field", ["token_ids", "probabilities", "parents"])
 def test_a_draft_is_refused_by_its_lengths_before_its_contents(field: str) -> None:
     frame = pb.VerifyRequest()
-    getattr(frame.draft, field).extend([1] * 5)
+    getattr(frame.drafts, field).extend([1] * 5)
     name = "draft_length" if field == "token_ids" else field
     with pytest.raises(InvalidArgument, match=rf"^{name}: has 5 entries; the maximum is 4"):
         opened_cloud().decode(frame)
 
 
-def verdict(**fields_: Any) -> pb.VerifyResponse:
-    return pb.VerifyResponse(verdict=pb.Verdict(**fields_))
+def committed(**fields_: Any) -> pb.VerifyResponse:
+    return pb.VerifyResponse(committed=pb.Committed(**fields_))
 
 
 def sparse(**fields_: Any) -> pb.VerifyResponse:
     good: dict[str, Any] = {"ids": [0, 2], "probabilities": [0.5, 0.25], "tail_mass": 0.25}
-    return verdict(rejected=True, sparse=pb.SparsePayload(**(good | fields_)))
+    return committed(sparse=pb.SparsePayload(**(good | fields_)))
 
 
 BAD_ANSWERS = [
-    (verdict(token_id=VOCABULARY), "token_id"),
-    (verdict(token_id=HUGE), "token_id"),
-    (verdict(token_id=1, path=[0] * 65), "path"),
-    (verdict(token_id=1, logprobs=[0.0] * 66), "logprobs"),
-    (verdict(token_id=1, top_logprobs=[pb.TopLogprobs()] * 66), "top_logprobs"),
+    (committed(token_ids=[1, VOCABULARY]), "token_ids"),
+    (committed(token_ids=[HUGE]), "token_ids"),
+    (committed(token_ids=[1], path=[0] * 65), "path"),
+    (committed(token_ids=[1], logprobs=[0.0] * 66), "logprobs"),
+    (committed(token_ids=[1], top_logprobs=[pb.TopLogprobs()] * 66), "top_logprobs"),
     (
-        verdict(token_id=1, logprobs=[0.0], top_logprobs=[pb.TopLogprobs(token_ids=[1] * 21)]),
+        committed(token_ids=[1], logprobs=[0.0], top_logprobs=[pb.TopLogprobs(token_ids=[1] * 21)]),
         "top_logprobs",
     ),
     (
@@ -284,13 +292,13 @@ BAD_ANSWERS = [
         ),
         "top_logprobs",
     ),
-    (verdict(full_distribution=pb.Distribution(probabilities=b"")), "probabilities"),
-    (verdict(full_distribution=pb.Distribution(probabilities=b"\0" * 31)), "probabilities"),
-    (verdict(full_distribution=pb.Distribution(probabilities=b"\0" * 32)), "probabilities"),
-    (verdict(work=pb.Work(verify_s=math.nan)), "verify_s"),
-    (verdict(work=pb.Work(queue_s=-1)), "queue_s"),
-    (verdict(work=pb.Work(queue_s=math.inf)), "queue_s"),
-    (verdict(work=pb.Work(draft_s=-1)), "draft_s"),
+    (committed(full_distribution=pb.Distribution(probabilities=b"")), "probabilities"),
+    (committed(full_distribution=pb.Distribution(probabilities=b"\0" * 31)), "probabilities"),
+    (committed(full_distribution=pb.Distribution(probabilities=b"\0" * 32)), "probabilities"),
+    (committed(work=pb.Work(verify_s=math.nan)), "verify_s"),
+    (committed(work=pb.Work(queue_s=-1)), "queue_s"),
+    (committed(work=pb.Work(queue_s=math.inf)), "queue_s"),
+    (committed(work=pb.Work(draft_s=-1)), "draft_s"),
     (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=9)), "cloud_drafts"),  # type: ignore[arg-type]
     (sparse(ids=[2, 0]), "ids"),
     (sparse(ids=[2, 2]), "ids"),
@@ -307,7 +315,6 @@ BAD_ANSWERS = [
     (sparse(tail_ids=[2], tail_probabilities=[0.1]), "tail_ids"),
     (sparse(tail_ids=[VOCABULARY], tail_probabilities=[0.1]), "tail_ids"),
     (sparse(tail_ids=[5], tail_probabilities=[0.0]), "tail_probs"),
-    (pb.VerifyResponse(tokens=pb.Tokens(token_ids=[1, VOCABULARY])), "token_ids"),
     (pb.VerifyResponse(full_distribution=pb.Distribution(probabilities=b"\0")), "probabilities"),
     (pb.VerifyResponse(), "message"),
     (pb.VerifyResponse(opened=pb.Opened(row_share=1.5)), "row_share"),

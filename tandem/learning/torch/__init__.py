@@ -1,0 +1,1 @@
+"""Low-rank adapters computed with torch; nothing else of `tandem.learning` imports it."""

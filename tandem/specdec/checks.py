@@ -1,0 +1,194 @@
+"""What an edge checks of a cloud's frames before they change anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.core.errors import FailedPrecondition, ProtocolError
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import Processors
+from tandem.core.sparse_payload import FullPayload
+from tandem.core.tokens import PrefixedTokens, PrefixMismatch
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.logprobs import check_logprobs
+from tandem.specdec.messages import (
+    Committed,
+    EarlyVerdict,
+    FullDistribution,
+    Opened,
+    PromptLogprobs,
+)
+from tandem.specdec.presets import MAX_DRAFT_LENGTH
+from tandem.specdec.rules import Replacement, payload_type
+
+_Based = Committed | EarlyVerdict | FullDistribution
+
+
+def check_opened(opened: Opened, request: EdgeRequest) -> None:
+    """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
+    what it does not know, and its text would be that of another request."""
+    check_processes(opened.processes, request.params.sampling, request.params.processors)
+    if request.params.prompt_logprobs and not opened.tells_prompt_logprobs:
+        raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
+    if request.params.processors.thinking is not None and not opened.processes_thinking:
+        raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
+    preset = request.preset
+    if preset.drafts_in_cloud and opened.cloud_drafts is not preset.cloud_drafts:
+        raise FailedPrecondition(
+            f"cloud_drafts: the cloud is of a version that drafts nothing itself; preset"
+            f" {preset.name!r} needs a newer verifier"
+        )
+
+
+def check_processes(
+    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
+) -> None:
+    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
+    not know them; `processes`: whether that end, at that `place`, says that it does."""
+    newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
+    if newer and not processes:
+        raise FailedPrecondition(f"the {place} is of a version without logits processors")
+
+
+def check_committed(
+    message: Committed,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+) -> None:
+    """Check that a message commits drafts that were sent and tokens of the vocabulary, no more of
+    them than the answer has room for, as the preset says.
+
+    Args:
+        message: the frame.
+        request: whose preset and vocabulary it must fit.
+        committed: the edge's text.
+        sent: token ids of the drafts that it may speak of, oldest first.
+
+    Raises ProtocolError, or PrefixMismatch where the two texts differ."""
+    _check_base(message, committed)
+    if not 0 <= message.accepted <= len(sent):
+        raise ProtocolError(f"{len(sent)} drafts sent", f"Committed with {message.accepted}")
+    appended = (*sent[: message.accepted], *message.token_ids)
+    room = len(request.prompt_ids) + request.max_tokens - len(committed)
+    if len(appended) > room:
+        raise ProtocolError(f"at most {room} tokens expected", f"{len(appended)} committed")
+    for token in message.token_ids:
+        _check_token(token, request, "Committed")
+    if message.accepted < len(sent) and message.token_ids:
+        _check_replacement(message.token_ids[0], request)
+    if message.draw_from is not None:
+        if message.token_ids or message.accepted == len(sent):
+            raise ProtocolError("no draft rejected", "a distribution to draw from")
+        _check_replacement(message.draw_from, request)
+    elif not appended:
+        raise ProtocolError("tokens expected", "Committed without any")
+    _check_cloud_drafts(message, request)
+    _check_logprobs(message, len(appended), request)
+    _check_prefix(message, committed, appended)
+
+
+def check_early_verdict(
+    verdict: EarlyVerdict,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+) -> None:
+    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
+    `sent`), as the preset says. Raises as `check_committed`."""
+    preset = request.preset
+    if not preset.exits:
+        raise ProtocolError("no early exits asked for", "EarlyVerdict")
+    _check_base(verdict, committed)
+    _check_judged(verdict, len(sent))
+    if isinstance(verdict.outcome, int):
+        _check_token(verdict.outcome, request, "EarlyVerdict")
+    elif not verdict.rejected or preset.cloud_draws:
+        raise ProtocolError("nothing to draw", "an early verdict with a distribution to draw from")
+    _check_prefix(verdict, committed, ())
+
+
+def _check_cloud_drafts(message: Committed, request: EdgeRequest) -> None:
+    """Check what a cloud says of drafts that it made itself: as many as it may make, and more where
+    it may have remembered them."""
+    preset = request.preset
+    most = 0
+    if preset.may_draft_in_cloud:
+        most = MAX_DRAFT_LENGTH if request.allows_memory else preset.cloud_draft_length
+    judged = message.work.cloud_drafts
+    if judged > most:
+        raise ProtocolError(f"{most} drafts of the cloud", f"Committed after {judged}")
+    if message.cloud_accepted > min(judged, len(message.token_ids)):
+        raise ProtocolError(f"{judged} drafts of the cloud", f"{message.cloud_accepted} accepted")
+
+
+def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
+    """Check that they are log-probabilities, with as many likeliest tokens as were asked for."""
+    check_logprobs(
+        message.logprobs,
+        tokens=len(message.logprobs),
+        params=request.params,
+        vocabulary_size=request.vocabulary_size,
+        message="PromptLogprobs",
+    )
+
+
+def check_full_distribution(
+    message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
+) -> None:
+    """Check that this is a distribution at the position that is being drawn."""
+    _check_base(message, committed)
+    _check_shape(message.target_probs, request, "FullDistribution")
+    _check_prefix(message, committed, ())
+
+
+def _check_logprobs(message: Committed, tokens: int, request: EdgeRequest) -> None:
+    if request.logprobs_are_optional and not message.logprobs:
+        return
+    check_logprobs(
+        message.logprobs,
+        tokens=tokens,
+        params=request.params,
+        vocabulary_size=request.vocabulary_size,
+        message="Committed",
+    )
+
+
+def _check_base(message: _Based, committed: PrefixedTokens) -> None:
+    if message.base != len(committed):
+        state = f"{len(committed)} tokens committed"
+        raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
+
+
+def _check_judged(verdict: EarlyVerdict, sent: int) -> None:
+    judged = verdict.accepted + verdict.rejected
+    if verdict.accepted < 0 or not 1 <= judged <= sent:
+        raise ProtocolError(f"{sent} drafts sent", f"an early verdict on {judged}")
+
+
+def _check_replacement(replacement: Replacement, request: EdgeRequest) -> None:
+    """Check that what comes in the place of a draft is what the preset says."""
+    preset = request.preset
+    if not isinstance(replacement, payload_type(preset).kind):
+        state = f"rejection payloads '{preset.rejection_payload}'"
+        raise ProtocolError(state, f"a rejection that carries {type(replacement).__name__}")
+    if isinstance(replacement, FullPayload):
+        _check_shape(replacement.target_probs, request, "Committed")
+
+
+def _check_token(token: int, request: EdgeRequest, message: str) -> None:
+    if not 0 <= token < request.vocabulary_size:
+        state = f"vocabulary of {request.vocabulary_size}"
+        raise ProtocolError(state, message, f"has token {token}")
+
+
+def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
+    if probs.shape != (request.vocabulary_size,):
+        state = f"vocabulary of {request.vocabulary_size}"
+        raise ProtocolError(state, message, f"has a distribution of shape {probs.shape}")
+
+
+def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
+    """Check that the frame carries the hash of the committed text once it is applied."""
+    if committed.prefix_with(appended) != message.prefix_hash:
+        raise PrefixMismatch(len(committed) + len(appended))

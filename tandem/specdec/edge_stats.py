@@ -1,0 +1,206 @@
+"""The running totals of one request at the edge."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from tandem.specdec.events import Drafted
+from tandem.specdec.messages import Committed, Drafts, Opened, Work
+from tandem.specdec.observers import EdgeObserver, Settled
+
+MEDIAN_OF = 1024
+"""Rounds, the last ones: an answer may have any number."""
+
+
+@dataclass(slots=True)
+class EdgeStats(EdgeObserver):
+    """Running totals of one request; times in seconds, each by the clock of who did the work."""
+
+    prompt_tokens: int = 0
+    rounds: int = 0
+    """Messages of the cloud that settled drafts."""
+    drafted: int = 0
+    accepted: int = 0
+    """Drafts in flight that were right: the token at their position is theirs."""
+    rejected: int = 0
+    """Drafts in flight in whose place another token came. Those after them are in neither."""
+    tokens: int = 0
+    unverified_tokens: int = 0
+    target_passes: int = 0
+    full_distribution_requests: int = 0
+    predrafted: int = 0
+    """Tokens drafted before it was known whether they are wanted."""
+    predraft_hits: int = 0
+    predraft_misses: int = 0
+    predraft_begun: int = 0
+    """Misses for which drafting was under way, and the next message had to wait for it."""
+    early_verdicts: int = 0
+    proposed_prediction_tokens: int = 0
+    """Drafts from the caller's prediction that were in flight."""
+    accepted_prediction_tokens: int = 0
+    proposed_memory_tokens: int = 0
+    """Drafts from earlier texts, the prompt or the answer so far that were in flight."""
+    accepted_memory_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+    """Rounds in which 0, 1, 2, … drafts were right; as long as the most that one settled."""
+    cloud_drafted: int = 0
+    """Drafts that the cloud made itself, and judged."""
+    cloud_accepted: int = 0
+    cached_tokens: int = 0
+    same_bits: bool | None = None
+    """Whether all clouds so far promise it; None before the first."""
+    batch_invariant: bool | None = None
+    """Likewise."""
+    links_lost: int = 0
+    departures: int = 0
+    loss_noticed_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    queue_s: float = 0.0
+    round_s: float = 0.0
+    round_overheads_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
+    _stream_passes: int = 0
+    _streams: int = 0
+    _round_started_s: float | None = None
+    _round_draft_s: float = 0.0
+
+    @property
+    def rejected_prediction_tokens(self) -> int:
+        """Those that were proposed and are not in the answer."""
+        return self.proposed_prediction_tokens - self.accepted_prediction_tokens
+
+    @property
+    def rejected_memory_tokens(self) -> int:
+        """Likewise of drafts from the memory."""
+        return self.proposed_memory_tokens - self.accepted_memory_tokens
+
+    @property
+    def model_drafts(self) -> int:
+        """Drafts that the draft model made."""
+        return self.drafted - self.proposed_prediction_tokens - self.proposed_memory_tokens
+
+    @property
+    def resumes(self) -> int:
+        """Streams after the first."""
+        return max(0, self._streams - 1)
+
+    @property
+    def round_overhead_median_s(self) -> float:
+        """Median over the last rounds of round time minus model time on both sides."""
+        return median(self.round_overheads_s) if self.round_overheads_s else 0.0
+
+    def on_connected(self, now: float) -> None:
+        """Begin to count the cloud's passes, which it counts from the start of a stream."""
+        self._stream_passes = 0
+        self._streams += 1
+
+    def on_opened(self, opened: Opened) -> None:
+        """Record what the cloud promises, and how much of the prompt it had cached when the first
+        stream opened."""
+        self.same_bits = opened.same_bits and self.same_bits is not False
+        self.batch_invariant = opened.batch_invariant and self.batch_invariant is not False
+        if self._streams <= 1:
+            self.cached_tokens = min(opened.cached_tokens, self.prompt_tokens)
+
+    def on_departed(self) -> None:
+        self.departures += 1
+
+    def on_lost(self, silent_s: float) -> None:
+        self.links_lost += 1
+        self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
+
+    def on_draft_begun(self, now: float) -> None:
+        """Begin to time a round, with the first drafting since the last answer."""
+        if self._round_started_s is None:
+            self._round_started_s = now
+            self._round_draft_s = 0.0
+
+    def on_drafted(
+        self,
+        drafts: Sequence[Drafted],
+        positions: int,
+        draft_s: float,
+        now: float,
+        *,
+        usual: bool,
+    ) -> None:
+        self.drafted += positions
+        self.draft_s += draft_s
+        self._round_draft_s += draft_s
+        self._count_proposed(drafts)
+
+    def on_sent(self, frame: Drafts, now: float) -> None:
+        self.on_draft_begun(now)
+
+    def on_predrafted(self, count: int) -> None:
+        self.predrafted += count
+
+    def on_adopted(self, drafts: Sequence[Drafted]) -> None:
+        self.drafted += len(drafts)
+        self._count_proposed(drafts)
+
+    def _count_proposed(self, drafts: Sequence[Drafted]) -> None:
+        """Count the drafts from the prediction and from memory among those put in flight."""
+        self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
+        self.proposed_memory_tokens += sum(drafted.remembered for drafted in drafts)
+
+    def on_resolved(self, *, begun: bool, ready: bool) -> None:
+        self.predraft_hits += ready
+        self.predraft_misses += not ready
+        self.predraft_begun += begun and not ready
+
+    def on_foreseen(self, *, ready: bool) -> None:
+        self.on_resolved(begun=True, ready=ready)
+
+    def on_early_verdict(self) -> None:
+        self.early_verdicts += 1
+
+    def on_committed(
+        self, message: Committed, settled: Settled, drafts: Sequence[Drafted], now: float
+    ) -> None:
+        self.cloud_drafted += message.work.cloud_drafts
+        self.cloud_accepted += message.cloud_accepted
+        self._count_passes(message.work.target_passes)
+        self.verify_s += message.work.verify_s
+        self.queue_s += message.work.queue_s
+        if not settled.count:
+            return
+        self.rounds += 1
+        self.accepted += settled.right
+        self.rejected += settled.departs
+        missing = 1 + settled.count - len(self.acceptance_histogram)
+        self.acceptance_histogram += [0] * missing
+        self.acceptance_histogram[settled.right] += 1
+        self._end_round(message.work, now)
+
+    def on_right(self, drafts: Sequence[Drafted]) -> None:
+        self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
+        self.accepted_memory_tokens += sum(drafted.remembered for drafted in drafts)
+
+    def on_full_distribution_needed(self) -> None:
+        self.full_distribution_requests += 1
+
+    def _end_round(self, work: Work, now: float) -> None:
+        """End a round with its answer: time that neither side's model needed was spent in
+        between."""
+        if self._round_started_s is not None:
+            round_s = now - self._round_started_s
+            self.round_s += round_s
+            self.round_overheads_s.append(round_s - self._round_draft_s - work.verify_s)
+        self.on_left()
+
+    def on_left(self) -> None:
+        """Abandon the timing of this round."""
+        self._round_started_s = None
+        self._round_draft_s = 0.0
+
+    def on_text(self, count: int, *, unverified: bool) -> None:
+        self.tokens += count
+        self.unverified_tokens += count if unverified else 0
+
+    def _count_passes(self, stream_passes: int) -> None:
+        self.target_passes += stream_passes - self._stream_passes
+        self._stream_passes = stream_passes

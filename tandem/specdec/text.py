@@ -1,0 +1,62 @@
+"""The text of one request as it is committed, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tandem.core.stopping import FinishReason
+from tandem.core.tokens import PrefixedTokens
+
+
+class TextLimits(Protocol):
+    """The part of a request that says where its answer ends."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def ignore_eos(self) -> bool: ...
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+
+class CommittedText:
+    """Prompt and answer of one request, and the conditions that end the answer.
+
+    Invariant: nothing is committed after the token that ends the text."""
+
+    def __init__(self, request: TextLimits, completes_stop: Callable[[int], bool]) -> None:
+        """Start with the prompt. `completes_stop` is called once per answer token and returns
+        whether a stop string ends with it."""
+        self.tokens = PrefixedTokens(request.prompt_ids)
+        self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
+        self._ignore_eos = request.ignore_eos
+        self._completes_stop = completes_stop
+        self._first = len(request.prompt_ids)
+        self.length_limit = self._first + request.max_tokens
+
+    def take_eos(self, eos_token_ids: frozenset[int]) -> None:
+        """Take the target model's end-of-sequence tokens: both ends must stop together."""
+        if not self._ignore_eos:
+            self.eos = eos_token_ids
+
+    def limit(self, max_tokens: int) -> None:
+        """Lower the length limit of the answer to `max_tokens`, unless it is lower already."""
+        self.length_limit = min(self.length_limit, self._first + max_tokens)
+
+    def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Commit tokens up to the first that ends the text; which these are, and why it ended."""
+        committed: list[int] = []
+        for token in token_ids:
+            committed.append(token)
+            self.tokens.append(token)
+            if reason := self._stop_reason(token):
+                return tuple(committed), reason
+        return tuple(committed), None
+
+    def _stop_reason(self, token: int) -> FinishReason | None:
+        if self._completes_stop(token) or token in self.eos:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.tokens) >= self.length_limit else None

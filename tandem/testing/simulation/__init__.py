@@ -1,0 +1,1 @@
+"""Requests in virtual time: real machines, modelled links, distributions of a pair."""

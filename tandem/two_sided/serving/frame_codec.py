@@ -1,0 +1,80 @@
+"""The frames of a stream as tables: what each kind of message is called in a frame, which fields
+have one name here and on the wire, and how the others are written and read. Invariant: what a peer
+could get wrong is checked, lengths before contents, and InvalidArgument names the field."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.wire.common_codec import same_fields
+
+
+def _nothing_more(part: Any, message: Any = None) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FramePart:
+    """One kind of message in a frame. `write` fills in what `same` does not name; `read` checks a
+    part, all of it, and returns those fields."""
+
+    name: str
+    kind: type[Any]
+    same: tuple[str, ...] = ()
+    write: Callable[[Any, Any], object] = _nothing_more
+    read: Callable[[Any], dict[str, Any]] = _nothing_more
+
+
+CANCEL = FramePart("cancel", Cancel)
+PING = FramePart("ping", Ping, ("nonce",))
+PONG = FramePart("pong", Pong, ("nonce",))
+GOING_AWAY = FramePart("going_away", GoingAway, ("grace_s",))
+
+
+def encode_frame(frame_type: type[Any], parts: Sequence[FramePart], message: Frame) -> Any:
+    """Return the frame of a message, which is of a kind that `parts` name."""
+    frame = frame_type(session=message.session, base=message.base, prefix=message.prefix_hash)
+    (part,) = (part for part in parts if isinstance(message, part.kind))
+    proto = getattr(frame, part.name)
+    proto.SetInParent()
+    proto.MergeFrom(type(proto)(**{name: getattr(message, name) for name in part.same}))
+    part.write(proto, message)
+    return frame
+
+
+def decode_frame(frame: Any, parts: Sequence[FramePart]) -> Any:
+    """Return the message of a frame. Raises InvalidArgument naming the field."""
+    name = frame.WhichOneof("message")
+    part = next((part for part in parts if part.name == name), None)
+    if part is None:
+        raise InvalidArgument("message", "the frame carries none")
+    proto = getattr(frame, part.name)
+    rest = part.read(proto)
+    return part.kind(
+        session=frame.session,
+        base=frame.base,
+        prefix_hash=frame.prefix,
+        **same_fields(proto, part.same),
+        **rest,
+    )
+
+
+def check_log_mass(log_mass: float) -> None:
+    """Raise InvalidArgument unless h is a number or -inf."""
+    if not log_mass < math.inf:  # False for NaN as well
+        raise InvalidArgument("log_mass", f"{log_mass} is neither a number nor -inf")
+
+
+def check_seconds(seconds: float, field: str) -> None:
+    """Raise InvalidArgument naming the field unless this is a duration."""
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(field, f"{seconds} is not a duration")
+
+
+def check_finite(number: float, field: str) -> None:
+    """Raise InvalidArgument naming the field unless this is a number."""
+    if not math.isfinite(number):
+        raise InvalidArgument(field, f"{number} is not a finite number")
