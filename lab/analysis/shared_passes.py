@@ -52,8 +52,7 @@ def expected_together(
     Args:
         times: where `pass_s` is a pass over one token, and `further_s` each further one of any
             session.
-        in_parts: whether a pass takes as many drafts as the verifier's budget bears, and a cloud
-            that others use does not wait for drafts.
+        in_parts: whether a pass takes as many drafts as the verifier's budget bears.
         control: the schedule to go on with by what was measured."""
     crowd = _Crowd(schedule, times, acceptance_rate, sessions, hit_rate, head_s, ahead)
     crowd.budget = PassBudget() if in_parts else None
@@ -263,11 +262,6 @@ class _Member(Timeline):
     def taken(self, ready: int) -> int:
         budget = self.crowd.budget
         return ready if budget is None else budget.drafts(self.crowd.rate, ready)
-
-    @property
-    def decodes_alone(self) -> bool:
-        budget = self.crowd.budget
-        return self.schedule.decode_when_idle or (budget is not None and not budget.alone)
 
     @property
     def prepares(self) -> bool:

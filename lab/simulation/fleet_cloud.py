@@ -82,9 +82,8 @@ class FleetSession:
         self.cloud = cloud
         self.window = schedule.window
         self.chunk = schedule.chunk
-        waits = schedule.stop_and_wait and schedule.window > 0
-        self.in_rounds = waits and not cloud.in_parts
-        self.awaited = schedule.chunk if waits else 1
+        self.in_rounds = schedule.stop_and_wait and schedule.window > 0
+        self.awaited = schedule.chunk if self.in_rounds else 1
         self.round_s = schedule.chunk * self.draft_s
         self.goes_on = schedule.decode_when_idle or not schedule.window
         self.prompt_left = self.prompt_tokens + self.committed
@@ -313,7 +312,6 @@ class FleetCloud:
             self._end_piece(now, shared=bool(passing))
         draw = self._draw
         waiting = self._waiting
-        shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
         in_cloud = self.cloud_drafts is not None
         rounds = len(passing)
         tokens = 0
@@ -339,7 +337,7 @@ class FleetCloud:
                 tokens -= committed - session.wanted
                 self.leave(session)
                 self._done(session, now)
-            elif session.goes_on or shared or (in_cloud and not session.rested):
+            elif session.goes_on or (in_cloud and not session.rested):
                 if session.window:
                     self._go_on(session, now, corrected=kept < taken)
                 session.due_s = now

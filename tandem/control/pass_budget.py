@@ -107,8 +107,7 @@ class PassBudget:
     """Takes every pass of a verifier; tells each session's machine what the next one bears.
 
     `price`: the share of its tokens per second that a further token of a pass costs each session in
-    it, summed over them. `alone`: whether a session has the passes to itself; where others go on
-    meanwhile, one that waits for drafts loses a token of its own with every pass."""
+    it, summed over them. `alone`: whether a session has the passes to itself."""
 
     __slots__ = (
         "_config",

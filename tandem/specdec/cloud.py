@@ -270,8 +270,6 @@ class CloudMachine:
         self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.settings.allows_partial_verification else None
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
-        # The edge says that more drafts come soon: the cloud does better not to go on alone.
-        self._hold = False
         self._has_draft_model = has_draft_model
         self._cloud_drafting: CloudDrafting | None = None
         if opening.settings.may_draft_in_cloud:
@@ -408,9 +406,8 @@ class CloudMachine:
         check_draft(draft, self.settings, self._model)
         if self.finished:
             return []
-        self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
         if not self._pending.follows_text(draft):
-            return self._release_frontier()
+            return []
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
@@ -419,11 +416,10 @@ class CloudMachine:
         if not self._pending.add(draft):
             # Other tokens are committed, or wait, than were drafted: the edge learns it from what
             # is committed. The distribution kept for what follows the text stays as it is.
-            return self._release_frontier()
+            return []
         if draft.end_of_chunk or self.settings.verify_on_arrival:
             self._pending.make_ready(draft.base + len(draft.token_ids))
-        # A draft that only repeats what the cloud has committed leaves nothing to judge.
-        return self._judge_at_once() or self._release_frontier()
+        return self._judge_at_once()
 
     def _receive_tree(self, draft: Drafts) -> list[CloudMessage]:
         if self._tree is not None or draft.base != len(self.committed):
@@ -594,14 +590,8 @@ class CloudMachine:
 
     @property
     def _decodes_alone(self) -> bool:
-        """True if the cloud decodes on while no draft waits. It waits for none where drafts of its
-        own pay, unless it chooses among all kinds: there the edge chooses as well, and knows what
-        the cloud's drafts bring."""
-        waits = self._hold and (self._budget is None or self._budget.alone)
-        drafting = self._cloud_drafting
-        chosen = self.settings.cloud_drafts is CloudDrafts.ANY
-        waits = waits and (drafting is None or chosen or not drafting.pays)
-        if not self.settings.decode_when_idle or waits:
+        """True if the cloud decodes on while no draft waits."""
+        if not self.settings.decode_when_idle:
             return False
         if not self.settings.drafts:
             return True
@@ -927,21 +917,6 @@ class CloudMachine:
     def _forget_known(self) -> None:
         self._frontier = None
         self._prepared = ()
-
-    def _release_frontier(self) -> list[CloudMessage]:
-        """Go on alone from the distribution that was kept for a draft, once that draft is void or
-        came too late, and the edge asks for no further wait. Both ends would else wait for each
-        other: the cloud for a draft, and the edge, which may draft no more, for a token."""
-        if self._frontier is None or self._pending or self._tree is not None:
-            return []
-        if self.state is not State.IDLE or not self._decodes_alone:
-            return []
-        target = self._frontier
-        base = len(self.committed)
-        self._frontier = None
-        token_id = self.rule.target_token(target, base)
-        self._commit(token_id, target)
-        return self._committed_since(base)
 
     def _header(self, base: int) -> FrameHeader:
         """Return the header of every frame; the hash is that of all committed tokens."""

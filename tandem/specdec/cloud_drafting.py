@@ -114,11 +114,6 @@ class CloudDrafting:
         return self._drafted_at == len(self._committed)
 
     @property
-    def pays(self) -> bool:
-        """True unless the last text was not worth a draft."""
-        return not self._rounds_since_draft
-
-    @property
     def begun(self) -> int:
         """The number of drafts after the text as it is that are made or being made."""
         if self.task is not None:

@@ -376,9 +376,7 @@ class Drafting:
             base=len(self._committed) + len(before),
             prefix_hash=self._committed.prefix_with(before),
         )
-        preset = self._request.preset
-        hold = preset.schedule.decode_when_idle and not self.schedule.decode_when_idle
-        return draft_frame(frame, piece, preset, whole=whole, hold=hold)
+        return draft_frame(frame, piece, self._request.preset, whole=whole)
 
 
 class DraftsInFlight:
@@ -441,10 +439,10 @@ class DraftsInFlight:
 
 
 def draft_frame(
-    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True, hold: bool = False
+    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
 ) -> Drafts:
     """Return the message that carries drafts, with what the preset says of their distributions;
-    `whole`: they complete a chunk, `hold`: more come soon."""
+    `whole`: they complete a chunk."""
     token_ids = tuple(drafted.token_id for drafted in chunk)
     probabilities = None
     distributions = None
@@ -460,7 +458,6 @@ def draft_frame(
         end_of_chunk=whole,
         probabilities=probabilities,
         distributions=distributions,
-        hold=hold,
     )
 
 

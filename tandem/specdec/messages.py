@@ -75,8 +75,6 @@ class Drafts(Frame):
     parents: tuple[int, ...] | None = None
     """A tree's nodes follow these nodes, -1 for the committed text (`tandem.core.tree`);
     `distributions` are then one per expanded node, in ascending order."""
-    hold: bool = False
-    """More drafts follow so soon that the cloud does better not to go on alone."""
 
 
 @dataclass(frozen=True, slots=True)

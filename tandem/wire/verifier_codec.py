@@ -318,7 +318,6 @@ class CloudCodec:
             probabilities=tuple(draft.probabilities) if draft.probabilities else None,
             distributions=self._distributions(draft, settings),
             parents=tuple(draft.parents) if draft.parents else None,
-            hold=draft.hold,
         )
 
     def _states(self, raw: bytes) -> Array:
@@ -383,7 +382,6 @@ def _row_share(opened: pb.Opened) -> float | None:
 def _fill_drafts(proto: pb.Drafts, draft: Drafts, settings: VerifySettings) -> None:
     proto.token_ids.extend(draft.token_ids)
     proto.end_of_chunk = draft.end_of_chunk
-    proto.hold = draft.hold
     proto.probabilities.extend(draft.probabilities or ())
     proto.parents.extend(draft.parents or ())
     if draft.distributions is None:

@@ -34,7 +34,6 @@ Change = Callable[[Any], None]
 
 SINCE: dict[str, tuple[str, ...]] = {
     "open": ("exit_order", "exits", "with_replacement"),
-    "drafts": ("hold",),
     "opened": ("exits", "processes", "processes_thinking", "tells_prompt_logprobs"),
     "committed": ("path", "logprobs", "top_logprobs"),
 }

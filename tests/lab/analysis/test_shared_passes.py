@@ -20,9 +20,8 @@ STREAM = Schedule(4, 2, decode_when_idle=True)
 
 
 def test_a_budget_feeds_fewer_drafts_where_many_share_a_pass() -> None:
-    """At acceptance 0.3 a second draft is not worth its tenth of a pass to sixteen sessions, and
-    who waits for drafts loses a token to those who do not."""
-    stream = Schedule(4, 4, verify_on_arrival=True, token_by_token=True)
+    """At acceptance 0.3 a second draft is not worth its tenth of a pass to sixteen sessions."""
+    stream = Schedule(4, 4, verify_on_arrival=True, token_by_token=True, decode_when_idle=True)
     greedy, _ = expected_together(stream, TIMES, 0.3, sessions=16)
     fair, _ = expected_together(stream, TIMES, 0.3, sessions=16, in_parts=True)
     assert fair.fed < 0.7 * greedy.fed

@@ -225,15 +225,6 @@ def test_fewer_drafts_of_an_edge_do_not_stop_a_cloud_that_drafts_more() -> None:
     assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:5], 3)
 
 
-def test_a_cloud_whose_drafts_pay_waits_for_none_of_an_edge() -> None:
-    cloud = begun(BOTH)
-    stale = draft_after(cloud, (0,), hold=True)
-    draft(cloud, *RIGHT[1:4])
-    pass_of(cloud)
-    cloud.receive(stale)
-    assert cloud.draft_task() is not None
-
-
 def test_drafts_of_the_cloud_wait_where_an_edge_s_come_and_are_void_then() -> None:
     cloud = begun(BOTH)
     draft(cloud, *RIGHT[1:4])

@@ -188,16 +188,6 @@ def test_drafts_of_an_edge_that_are_there_go_before_those_that_take_time() -> No
     assert 0 < task.count <= 4
 
 
-def test_an_edge_that_asks_the_cloud_to_wait_is_waited_for() -> None:
-    """It measured what the cloud's drafts bring, and chose rounds all the same."""
-    cloud = Verifier().begun()
-    cloud.receive(draft_after(cloud, (*RIGHT[1:4],), hold=True))
-    messages = pass_of(cloud)
-    assert isinstance(messages[0], Committed)
-    assert cloud.draft_task() is None
-    assert cloud.work() is None
-
-
 def test_where_others_share_the_passes_it_leaves_drafting_to_an_edge_that_drafts() -> None:
     cloud = Verifier(sessions=8).begun()
     assert cloud.draft_task() is not None, "an edge that drafts nothing"

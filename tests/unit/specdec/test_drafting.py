@@ -234,21 +234,6 @@ def test_a_prefix_is_adopted_before_anything_is_drafted(begun: str) -> None:
         edge.adopt_prefix(2)
 
 
-def test_a_frame_asks_the_cloud_to_wait_where_it_would_go_on_alone() -> None:
-    """Only if the schedule in force differs from the preset's in that."""
-    goes_on = Schedule(4, 2, decode_when_idle=True)
-    waits = replace(goes_on, decode_when_idle=False)
-    for chosen, followed, hold in (
-        *[(goes_on, goes_on, False), (goes_on, waits, True), (waits, goes_on, False)],
-    ):
-        edge = connected(scheduled("coupled", chosen, control=Control.LATENCY_AWARE))
-        edge.controller.schedule = followed
-        task = task_of(edge)
-        edge.drafted(task, drafts_of(0), 2, 0.0, 0.0)
-        (frame,) = sent(edge.drafted(task, drafts_of(1), 3, 0.0, 0.0))
-        assert frame.hold is hold
-
-
 SHARES = np.array([0.25, 0.25, 0.5], dtype=np.float32)
 
 

@@ -123,7 +123,6 @@ def test_a_chunk_of_ids() -> None:
             probabilities=None,
             distributions=None,
             parents=None,
-            hold=False,
         )
     ]
 

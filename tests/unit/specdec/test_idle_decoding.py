@@ -26,6 +26,7 @@ from tests.virtual_time.lockstep import judgement_for, model_for
 
 IDLE = replace(scheduled("coupled", Schedule(4, 2, decode_when_idle=True)), idle_weight=0.5)
 """Goes on alone as long as a pass over drafts brings two tokens, as is assumed at first."""
+ON_ARRIVAL = scheduled("coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True))
 
 
 @pytest.mark.parametrize(("accepted", "waits"), [(0, False), (1, False), (2, True)])
@@ -47,59 +48,24 @@ def test_drafts_are_waited_for_where_they_bring_more_than_their_passes(
 
 
 def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> None:
-    """A draft says that more come soon while a pass runs alone: that one's distribution is kept.
-    The next draft contradicts a token that stands already: it is void, and the text goes on."""
-    preset = scheduled(
-        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
-    )
-    right = own_tokens(preset, 4)
-    cloud = opened_cloud(preset)
-    before = draft_after(cloud, right[:1], hold=True)
-    late = draft_after(cloud, ((right[1] + 1) % V,), right[:1], hold=True)
+    """Drafts come while a pass runs alone: its distribution is kept for them. The next ones
+    contradict a token that stands already, and one that waits: they are void, and the text goes
+    on."""
+    right = own_tokens(ON_ARRIVAL, 4)
+    cloud = opened_cloud(ON_ARRIVAL)
+    contradicts_text = draft_after(cloud, ((right[0] + 1) % V,))
     pass_of(cloud)
-    pass_of(cloud)
+    contradicts_draft = draft_after(cloud, ((right[1] + 1) % V,))
     work = cloud.work()
     assert work is not None
-    assert cloud.receive(before) == []
+    assert cloud.receive(draft_after(cloud, right[1:3])) == []
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
-    assert cloud.receive(late) == []
-    assert cloud.receive(draft_after(cloud, right[2:4])) == []
+    assert cloud.receive(contradicts_text) == []
+    assert cloud.receive(contradicts_draft) == []
     (verdict,) = pass_of(cloud)
     assert isinstance(verdict, Committed)
-    assert verdict.accepted == 2
-    assert cloud.committed.since(2)[:4] == right
-
-
-@pytest.mark.parametrize(
-    "last", ["repeats what stands", "contradicts it", "after a text that is gone"]
-)
-def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
-    """The edge drafts no more and says so with its last draft. That one comes too late to be
-    judged: the cloud waited for the next draft, and the edge for a token, for ever."""
-    preset = scheduled(
-        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
-    )
-    right = own_tokens(preset, 4)
-    wrong = ((right[1] + 1) % V,)
-    cloud = opened_cloud(preset)
-    before = draft_after(cloud, right[:1], hold=True)
-    contradicts = draft_after(cloud, wrong, right[:1])
-    repeats = draft_after(cloud, right[1:2], right[:1])
-    pass_of(cloud)
-    pass_of(cloud)
-    work = cloud.work()
-    assert work is not None
-    assert cloud.receive(before) == []
-    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
-    assert cloud.work() is None, "it waits for a draft"
-    if last == "after another text":
-        held = replace(contradicts, hold=True)
-        assert cloud.receive(held) == []
-    (tokens,) = cloud.receive(contradicts if last == "contradicts it" else repeats)
-    assert isinstance(tokens, Committed)
-    assert tokens.token_ids == (right[2],)
-    assert tokens.work == Work(target_passes=3), "no pass was needed for it"
-    assert cloud.work() is not None, "and goes on"
+    assert (verdict.accepted, verdict.token_ids) == (2, right[3:])
+    assert cloud.committed.since(2) == right
 
 
 def test_one_good_pass_does_not_make_a_cloud_wait() -> None:
@@ -119,28 +85,50 @@ def test_one_good_pass_does_not_make_a_cloud_wait() -> None:
     assert goes_on == [True, True, True, False]
 
 
-def test_a_cloud_that_shares_its_passes_and_is_asked_to_wait_judges_the_next_draft_at_once() -> (
-    None
-):
-    """The distribution of its last pass is kept until a draft comes."""
-    preset = scheduled(
-        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
-    )
-    right = own_tokens(preset, 3)
-    cloud = CloudMachine(opening(preset), model_for(MODELS), budget=PassBudget())
-    known = draft_after(cloud, right[:1], hold=True)
-    pass_of(cloud)
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_draft_that_came_while_a_pass_ran_alone_is_judged_by_what_that_found(
+    shares: bool, is_right: bool
+) -> None:
+    """A wrong one at once. A right one too where passes may be cut short; else it waits for the
+    pass over those after it."""
+    right = own_tokens(ON_ARRIVAL, 2)
+    budget = PassBudget() if shares else None
+    cloud = CloudMachine(opening(ON_ARRIVAL), model_for(MODELS), budget=budget)
     pass_of(cloud)
     work = cloud.work()
     assert work is not None
-    assert cloud.receive(known) == []
-    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
-    assert cloud.work() is None
-    (verdict,) = cloud.receive(draft_after(cloud, right[2:]))
+    token_id = right[1] if is_right else (right[1] + 1) % V
+    assert cloud.receive(draft_after(cloud, (token_id,))) == []
+    verdicts = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    if is_right and not shares:
+        assert verdicts == []
+        return
+    (verdict,) = verdicts
     assert isinstance(verdict, Committed)
-    assert (verdict.accepted, verdict.refuses) == (1, False)
-    assert verdict.work.target_passes == cloud.target_passes == 3, "what it has cost so far"
+    assert (verdict.accepted, verdict.refuses) == (is_right, not is_right)
+    assert verdict.work == Work(target_passes=2, drafts=1), "no pass was needed for it"
     assert cloud.committed.since(2) == right
+
+
+def test_a_wrong_first_draft_is_judged_once_its_chunk_is_whole_by_what_a_pass_alone_found() -> None:
+    """It came while that pass ran, and the rest of its chunk after it: no further pass is
+    needed."""
+    chosen = scheduled("coupled", Schedule(8, 2, decode_when_idle=True))
+    right = own_tokens(chosen, 3)
+    wrong = ((right[1] + 1) % V,)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    work = cloud.work()
+    assert work is not None
+    assert cloud.receive(draft_after(cloud, wrong, end_of_chunk=False)) == []
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    assert cloud.work() is None, "the rest of the chunk is on its way"
+    (verdict,) = cloud.receive(draft_after(cloud, right[2:], wrong))
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.refuses) == (0, True)
+    assert verdict.work == Work(target_passes=2, drafts=1)
+    assert cloud.committed.since(2) == right[:2]
 
 
 def forced_from(cloud: CloudMachine, token_ids: tuple[int, ...]) -> Callable[[], int | None]:
@@ -185,23 +173,3 @@ def test_where_an_edge_drafts_it_drafts_what_is_forced(name: str) -> None:
     cloud = opened_cloud(preset(name))
     pass_of(cloud)
     assert cloud.commit_forced_tokens(lambda: 1) == []
-
-
-def test_a_cloud_need_not_wait_any_more_though_the_draft_that_says_so_is_void() -> None:
-    """It crossed the verdict that voids it. The edge has said all that it will: it may draft
-    nothing more, and neither would wait for anything but the other."""
-    preset = scheduled(
-        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
-    )
-    wrong = tuple((token + 1) % V for token in own_tokens(preset, 3)[1:])
-    cloud = opened_cloud(preset)
-    pass_of(cloud)
-    asked = draft_after(cloud, wrong[:1], hold=True)
-    released = draft_after(cloud, wrong[1:], wrong[:1])
-    assert cloud.receive(asked) == []
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
-    assert verdict.refuses
-    assert cloud.work() is None, "it was asked to wait"
-    assert cloud.receive(released) == []
-    assert cloud.work() is not None

@@ -42,10 +42,9 @@ def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_promi
     assert opened.row_share is None
 
 
-def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after() -> None:
+def test_drafts_that_say_nothing_else_are_a_chain_of_ids() -> None:
     draft = Drafts(1, 2, 9, token_ids=(3,), end_of_chunk=True)
     assert (draft.probabilities, draft.distributions, draft.parents) == (None, None, None)
-    assert draft.hold is False
 
 
 def test_what_older_ends_do_not_say() -> None:

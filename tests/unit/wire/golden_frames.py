@@ -116,7 +116,7 @@ def _verify_request() -> Conversation:
     opened["open.fsd"] = replace(of_fsd, settings=replace(of_fsd.settings, exits=2))
     asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
     drafts: dict[str, tuple[str, Drafts]] = {
-        "drafts.ids": ("coupled", Drafts(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
+        "drafts.ids": ("coupled", Drafts(*HEAD, (1, 7), end_of_chunk=True)),
         "drafts.probabilities": ("dssd", Drafts(*HEAD, (1, 7), False, probabilities=(0.5, 0.25))),
         "drafts.distributions": ("dsd", Drafts(*HEAD, (1,), True, distributions=probs[None])),
         "drafts.tree": (

@@ -132,7 +132,6 @@ def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> 
         probabilities=data.draw(st.none() | tuples_of(some.float32s, 1, count)),
         distributions=np.stack(rows) if settings.carries_probs else None,
         parents=data.draw(st.none() | tuples_of(st.integers(-(2**31), 2**31 - 1), 1, count)),
-        hold=data.draw(st.booleans()),
     )
     others = [
         specdec.Recovered(*head, token_id=data.draw(some.uint32)),

@@ -90,7 +90,7 @@ def opened_cloud(opened: Open | None = None) -> CloudCodec:
 EDGE_MESSAGES: list[EdgeMessage] = [
     *(opening(preset) for preset in PRESETS),
     Drafts(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
-    Drafts(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25), hold=True),
+    Drafts(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25)),
     Drafts(
         *HEAD, token_ids=(1, 2), end_of_chunk=True, distributions=np.stack([PROBS, PROBS[::-1]])
     ),
