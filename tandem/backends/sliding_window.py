@@ -24,7 +24,7 @@ from tandem.backends.wrapped_engine import WrappedEngine, WrappedSession
 from tandem.core.errors import InvalidArgument
 
 LEAST_WINDOW = 4
-"""Of a long text as many times the nodes of a tree are read, at least."""
+"""Of a long text at least so many times the nodes of a tree are read."""
 
 
 def with_sliding_window(engine: Engine) -> Engine:

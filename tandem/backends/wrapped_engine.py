@@ -1,4 +1,4 @@
-"""The base of engines around an engine: what they owe their callers, beyond the wrapped one.
+"""The base of engines around another engine, and of their sessions.
 
 A session of theirs knows its text; the wrapped engine's session, `inner`, holds a stretch of it:
 the tokens from `start` on, as far as they were fed. Those after them are owed, and are fed with the

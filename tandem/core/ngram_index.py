@@ -85,7 +85,7 @@ class NgramIndex:
         del self.tokens[length:]
 
     def copy(self) -> NgramIndex:
-        """Return an index of its own of the same texts."""
+        """Return another index of the same texts."""
         copied = NgramIndex(())
         copied.tokens = self.tokens[:]
         copied._chains = tuple(chain.copy() for chain in self._chains)

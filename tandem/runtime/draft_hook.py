@@ -18,7 +18,7 @@ from tandem.specdec.observers import EdgeObserver
 
 
 class AnswerHook(EdgeObserver):
-    """One answer of the drafter, of whose conversation it hears what other observers do."""
+    """One answer of the drafter. It hears what every observer at the edge hears, and more."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class AnswerHook(EdgeObserver):
         return request
 
     def kept_text(self, text: KeptText) -> KeptText:
-        """Return as what the keys and values of the text are found and kept."""
+        """Return the text by which its keys and values are kept and found."""
         return text
 
     async def opened(self, session: Session) -> None:

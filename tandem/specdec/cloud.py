@@ -101,12 +101,12 @@ _EXPECTED_YIELD = 2.0
 _YIELD_WEIGHT = 0.2
 """Weight of each new pass in the mean yield."""
 _PASSES_WITHOUT = 2
-"""Passes in a row without a draft of the edge that do not say that it has stopped to draft: after a
-correction its next ones may take as long."""
+"""Passes in a row without a draft of the edge that do not mean that it stopped drafting: after a
+correction its next drafts may take as long."""
 
 
 class State(StrEnum):
-    """What the cloud's machine is about; it is what follows from its text and its pass."""
+    """What the machine does or waits for. Nothing sets it: it follows from text and pass."""
 
     IDLE = "idle"
     """A pass may begin, if one is due."""

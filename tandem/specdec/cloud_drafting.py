@@ -3,9 +3,11 @@ and how often they stand.
 
 The cloud's machine asks for them where it would decode alone, and judges them in one pass. They
 never leave the cloud. What texts propose takes no model, and comes first where it is surer, or
-brings tokens faster. Invariants: drafts that wait follow the committed
-text as it is, or are forgotten; at most one task is under way; the draft KV is valid for as much of
-the text as it was fed, whoever made that text since."""
+brings tokens faster.
+
+Invariants: drafts that wait follow the committed text as it is, or are forgotten; at most one task
+is under way; the draft KV is valid for as much of the text as it was fed, whoever made that text
+since."""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class DraftingContext:
         acceptance: of the draft model's drafts.
         prompt_length: so many tokens of the text are the prompt that `texts` begin after.
         texts: what to propose from without a model; see `may_recall`; None: nothing.
-        longest_from_texts: most tokens of it to judge at once.
+        longest_from_texts: most tokens from `texts` to judge at once.
         remembers: whether `texts` has the tenant's earlier ones.
         has_model: whether there is a draft model.
         budget: what says how many drafts are worth their time; None: as many as there may be.

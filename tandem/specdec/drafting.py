@@ -89,7 +89,7 @@ class Drafting:
 
     @property
     def next_token(self) -> int | None:
-        """Its token."""
+        """The token of `first`."""
         return self._in_flight.first.token_id if self._in_flight else None
 
     @property
@@ -310,7 +310,7 @@ class Drafting:
         self.task = task
 
     def take_all(self) -> tuple[int, ...]:
-        """Commit all drafts in flight after the cloud was lost; returns their token ids."""
+        """Take out all drafts in flight, once the cloud is lost; return their token ids."""
         token_ids = self._in_flight.token_ids
         self._in_flight.clear()
         return token_ids

@@ -90,8 +90,8 @@ from tandem.specdec.tree_drafting import drafting_for
 ALONE_CHUNK = 8
 """Tokens that are drafted at once, and committed unverified, with the cloud lost."""
 LEAST_STRETCH = 4
-"""Remembered tokens in a row for which a schedule is left that has no room for them: fewer are over
-before they arrive."""
+"""Remembered tokens in a row for which the schedule is widened, at least: fewer are decoded by the
+cloud before they arrive."""
 _DRAWING = "drawing a recovered token"
 
 

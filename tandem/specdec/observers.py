@@ -56,16 +56,16 @@ class EdgeObserver:
         """The stream is gone."""
 
     def on_lost(self, silent_s: float) -> None:
-        """It broke, or was found dead after a silence."""
+        """The stream broke, or was found dead after a silence."""
 
     def on_departed(self) -> None:
-        """It was left because its cloud goes away."""
+        """The stream was left because its cloud goes away."""
 
     def on_pinged(self, now: float) -> None:
         """A ping leaves."""
 
     def on_ponged(self, trip_s: float | None, now: float) -> None:
-        """It is answered; None: long after it left."""
+        """A ping is answered, after `trip_s`; None: one of long ago."""
 
     # Drafts.
 
@@ -90,7 +90,7 @@ class EdgeObserver:
         """Tokens were drafted that are wanted only if the text goes on as expected."""
 
     def on_adopted(self, drafts: Sequence[Drafted]) -> None:
-        """It does, and they are in flight."""
+        """The text went on as expected, and these drafts are in flight."""
 
     def on_resolved(self, *, begun: bool, ready: bool) -> None:
         """A token came that was not drafted. `begun`: what follows it is being drafted; `ready`: it
@@ -113,7 +113,8 @@ class EdgeObserver:
         """The cloud commits text. `drafts` were in flight until then."""
 
     def on_token(self, token_id: int, drafted: Drafted | None) -> None:
-        """One of its tokens, for which no draft was judged; `drafted`: what is in flight there."""
+        """The cloud committed a token for which no draft was judged. `drafted`: what was in flight
+        in its place; None: nothing."""
 
     def on_right(self, drafts: Sequence[Drafted]) -> None:
         """These drafts became text."""

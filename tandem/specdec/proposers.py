@@ -1,8 +1,9 @@
 """Sources of drafts that need no model, in order: the first that is sure enough says what comes
 next, and the draft model, if there is one, says the rest. Pure.
 
-To add one, write its `Proposer`, and give its `Source` to the `AnswerTexts` of an answer, at the
-place in the order that it deserves."""
+To add one, write its `Proposer`, and give its `Source` to the `AnswerTexts` of an answer
+(`edge.py`, `cloud_drafting.py`), at its place in the order. A grammar's is put before them in
+`tandem/runtime/forced_drafts.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ rows."""
 class Proposed:
     """A token that may come next. `chance`: that it does. `share`: of the places that the proposer
     found. `is_last`: nothing is proposed after it before it is confirmed. `predicted`: it stands in
-    the caller's prediction; `remembered`: in what was said before."""
+    the caller's prediction; `remembered`: in what was said before, so that the controller leaves it
+    out of what it measures of the draft model."""
 
     token_id: int
     chance: float = 1.0

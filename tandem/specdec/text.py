@@ -47,7 +47,7 @@ class CommittedText:
         self.length_limit = min(self.length_limit, self._first + max_tokens)
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
-        """Commit tokens up to the first that ends the text; which these are, and why it ended."""
+        """Commit tokens up to the first that ends the text; return which, and why it ended."""
         committed: list[int] = []
         for token in token_ids:
             committed.append(token)
