@@ -211,12 +211,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _open_stream(self, now: float) -> list[EdgeOutput]:
         """Open the session at the committed prefix, and send what is in flight again."""
         self._stream_opened = False
-        self._drafting.reconnected()
+        interrupts = map(Interrupt, self._drafting.reconnected())
         self._split.begin_stream()
         for observer in self._observers:
             observer.on_connected(now)
         self.prompt_logprobs.begin_stream()
-        return [Send(self._opening()), *self._flush(now)]
+        return [*interrupts, Send(self._opening()), *self._flush(now)]
 
     def _opening(self) -> Open:
         wanted = self.prompt_logprobs.wanted
