@@ -151,8 +151,8 @@ def test_random_compositions(block: int) -> None:
 @pytest.mark.parametrize("uplink", [Uplink.FULL_DISTRIBUTIONS, PRESETS["auto"].uplink])
 @pytest.mark.parametrize("window", [1, 2])
 def test_no_more_drafts_than_the_window_while_nothing_is_known(uplink: Uplink, window: int) -> None:
-    """Over a link `auto` drafts while the cloud computes the prompt. It began with two drafts
-    whatever the window was, and a cloud refuses more than it was told of."""
+    """A cloud refuses more drafts than it was told of, so `auto` may not begin with more. One draft
+    at a time is never worth a try over this link."""
     narrow = replace(PRESETS["auto"].schedule, window=window, chunk=1)
     chosen = scheduled("auto", narrow, uplink=uplink)
     times = ModelTimes(draft_s=0.02, verify_first_s=0.3, verify_further_s=0.0)
@@ -169,4 +169,4 @@ def test_no_more_drafts_than_the_window_while_nothing_is_known(uplink: Uplink, w
             for each in (chosen, preset("ar"))
         )
         assert result.token_ids == alone.token_ids
-        assert result.stats.drafted > 0
+        assert result.stats.drafted > 0 or window == 1

@@ -26,7 +26,9 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     if stats.proposed_memory_tokens:
         series.recalled(stats.accepted_memory_tokens, stats.rejected_memory_tokens)
     series.target_passes.inc(stats.target_passes)
-    series.draft_window.observe(machine.schedule.window)
+    reached = bool(machine.target_name)
+    if reached:  # dozens of series each, which say nothing of a target that nobody reached
+        series.draft_window.observe(machine.schedule.window)
     series.uplink_bytes.inc(traffic.uplink_bytes)
     series.downlink_bytes.inc(traffic.downlink_bytes)
     series.link_lost.inc(stats.links_lost)
@@ -37,7 +39,7 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.early_verdicts.inc(stats.early_verdicts)
     series.predraft_hits.inc(stats.predraft_hits)
     series.predraft_misses.inc(stats.predraft_misses)
-    if stats.model_drafts > 0:
+    if reached and stats.model_drafts > 0:
         series.draft_step.observe(stats.draft_s / stats.model_drafts)
     for trip_s in estimates.trips_s:
         series.round_trip.observe(trip_s)
