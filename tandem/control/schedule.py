@@ -38,10 +38,14 @@ class Schedule:
     prepare_on_arrival: bool = False
 
     @property
+    def in_rounds(self) -> bool:
+        """True if one chunk at a time is in flight, after which the cloud may add a token."""
+        return self.window == self.chunk and not self.decode_when_idle
+
+    @property
     def stop_and_wait(self) -> bool:
         """True if a verdict judges everything that is in flight."""
-        alone = self.window == self.chunk and not self.verify_on_arrival
-        return alone and not self.decode_when_idle
+        return self.in_rounds and not self.verify_on_arrival
 
     @property
     def words(self) -> str:

@@ -148,7 +148,12 @@ class Drafting:
         drafts more than may leave."""
         self.longest = self.allowed = max(1, min(opened.max_draft_length, MAX_DRAFT_LENGTH))
         self.schedule = self._within(self.schedule)
-        if self.sent or not (self.schedule.stop_and_wait and self._exceeds()):
+        return self._discard_too_long()
+
+    def _discard_too_long(self) -> list[DraftTask]:
+        """Discard what is more than the cloud takes in a round, unless it was sent. Cut into two,
+        it would get two verdicts, and a bonus token between them."""
+        if self.sent or not (self.schedule.in_rounds and self._exceeds()):
             return []
         return self.discard()  # the same are drafted again
 
@@ -162,15 +167,19 @@ class Drafting:
         chunk = min(schedule.chunk, self.allowed or schedule.chunk)
         if chunk == schedule.chunk:
             return schedule
-        window = chunk if schedule.stop_and_wait else schedule.window
+        window = chunk if schedule.in_rounds else schedule.window
         return replace(schedule, window=window, chunk=chunk)
 
-    def reconnected(self) -> None:
-        """Note that nothing was sent on the stream that is open now."""
+    def reconnected(self) -> list[DraftTask]:
+        """Note that nothing was sent on the stream that is open now, whose cloud may be another
+        one. Returns the task to interrupt, as `opened` does."""
         self._in_flight.sent = 0
         self._chunk.sent = 0
         self._chunk.forced = 0
+        if self._request.longest_draft:
+            self.allowed = min(self.allowed, self._request.longest_draft)
         self.schedule = self._within(self._request.preset.schedule)
+        return self._discard_too_long()
 
     @property
     def kv_length(self) -> int:
@@ -354,8 +363,9 @@ class Drafting:
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Drafts] = []
         while self._in_flight.unsent and self.allowed:
-            # A window that was closed still lets out what had been drafted for this outcome.
-            left = max(1, self.schedule.chunk) - self._chunk.sent + self._chunk.forced
+            # A window that was closed, or a chunk that the cloud made shorter after its first part
+            # had left, still lets out what had been drafted for this outcome.
+            left = max(1, self.schedule.chunk - self._chunk.sent + self._chunk.forced)
             piece = self._in_flight.next_chunk(left)
             overdue = self._chunk.draft_s >= budget_s
             whole = len(piece) == left or self.draftable < 1 or overdue

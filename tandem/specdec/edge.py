@@ -141,6 +141,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
         self._stream_opened = False
+        # Where a stream was lost in the midst of a draw: the next one brings that rejection again.
+        self._drawn_again_at = -1
         predicted = request.predicted if request.preset.drafts_chains else None
         self._texts = AnswerTexts(predicted, request.recalled)
 
@@ -211,12 +213,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _open_stream(self, now: float) -> list[EdgeOutput]:
         """Open the session at the committed prefix, and send what is in flight again."""
         self._stream_opened = False
-        self._drafting.reconnected()
+        interrupts = map(Interrupt, self._drafting.reconnected())
         self._split.begin_stream()
         for observer in self._observers:
             observer.on_connected(now)
         self.prompt_logprobs.begin_stream()
-        return [Send(self._opening()), *self._flush(now)]
+        return [*interrupts, Send(self._opening()), *self._flush(now)]
 
     def _opening(self) -> Open:
         wanted = self.prompt_logprobs.wanted
@@ -224,6 +226,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _forget_stream(self) -> None:
         self._leaving = False
+        if self._recovery.waits:
+            self._drawn_again_at = len(self.committed)
         self._recovery.forget()
         for observer in self._observers:
             observer.on_left()
@@ -328,6 +332,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         check_committed(message, self.request, self.committed, sent=sent)
         self.prompt_logprobs.check_complete()
         settled = Settled.by(message, sent)
+        position = message.base + message.accepted
+        if message.draw_from is not None and position == self._drawn_again_at:
+            settled = replace(settled, departs=False, refused=False)  # that was said before
         drafts = self._drafting.drafts
         for observer in self._observers:
             observer.on_committed(message, settled, drafts, now)

@@ -159,3 +159,17 @@ def test_what_is_foretold_of_a_whole_distribution_follows_the_residual() -> None
         for seed in range(40)
     }
     assert told == {1}, "0.5 of 0.5 leaves no residual"
+
+
+def test_a_rejection_that_a_second_stream_brings_again_counts_once() -> None:
+    """The first one was lost before the distribution came that its token is drawn from."""
+    seed, edge = next(unfinished(0, 0))
+    edge.lost(0.2)
+    edge.connect(0.3)
+    assert refuse(edge, sparse(seed, 0, 0)) is None
+    finish(edge)
+    stats = edge.stats
+    assert (stats.rejected, stats.rounds, stats.acceptance_histogram) == (1, 1, [1, 0])
+    assert stats.full_distribution_requests == 2
+    acceptance = edge.controller.estimates.acceptance
+    assert acceptance.judged == 1
