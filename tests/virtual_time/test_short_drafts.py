@@ -64,8 +64,16 @@ def test_rounds_stay_rounds_where_the_cloud_judges_on_arrival(known: int, seed: 
     rounds = Schedule(6, 6, verify_on_arrival=True)
     chosen = scheduled("dssd", rounds)
     pace = Pace(draft=3, down=6)
-    short = {"longest_draft": 2, "known_longest": known}
-    assert len(Lockstep(chosen, MODELS, seed=seed, max_tokens=14, pace=pace, **short).run()) == 14
+    lockstep = Lockstep(
+        chosen,
+        MODELS,
+        seed=seed,
+        max_tokens=14,
+        pace=pace,
+        longest_draft=2,
+        known_longest=known,
+    )
+    assert len(lockstep.run()) == 14
 
 
 def opened(edge: EdgeMachine, longest: int) -> Opened:
