@@ -365,7 +365,8 @@ class Drafting:
         while self._in_flight.unsent and self.allowed:
             # A window that was closed, or a chunk that the cloud made shorter after its first part
             # had left, still lets out what had been drafted for this outcome.
-            left = max(1, self.schedule.chunk - self._chunk.sent + self._chunk.forced)
+            chunk = max(1, self.schedule.chunk) + self._chunk.forced
+            left = max(1, chunk - self._chunk.sent)
             piece = self._in_flight.next_chunk(left)
             overdue = self._chunk.draft_s >= budget_s
             whole = len(piece) == left or self.draftable < 1 or overdue
