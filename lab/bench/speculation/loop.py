@@ -406,7 +406,7 @@ def figures_of(checkout: Path, flags: Sequence[str]) -> Figures:
     Raises InvalidArgument("against") where it has no such bench, or that fails."""
     paths = os.pathsep.join(map(str, (checkout, checkout / "gen", checkout / "lab")))
     done = subprocess.run(
-        [sys.executable, "-m", "lab.bench.main", "loop", "--json", *flags],
+        [sys.executable, "-P", "-m", "lab.bench.main", "loop", "--json", *flags],
         cwd=checkout,
         env=clean_environment() | {"PYTHONPATH": paths},
         capture_output=True,
