@@ -227,13 +227,15 @@ class Drafting:
 
     def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftTask:
         self._awaited = count
-        self._fed_with_task = self.position - self.kv_length
+        # What was discarded may have been drafted after all of the text: a pass needs a token.
+        keep = min(self.kv_length, self.position - 1)
+        self._fed_with_task = self.position - keep
         stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
         lengthens = self._request.lengthens_forced and not (guess or stepwise)
         longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
-            keep=self.kv_length,
-            token_ids=self.unfed(self.position, self.kv_length),
+            keep=keep,
+            token_ids=self.unfed(self.position, keep),
             position=self.position,
             count=count,
             ends=ends,

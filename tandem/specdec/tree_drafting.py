@@ -122,9 +122,11 @@ class TreeDrafting(Drafting):
         deeper = count > len(self._expansion)
         path = self._kept
         self._kept = ()
+        # A tree that was discarded may have followed all of the text: a pass needs a token.
+        keep = self.kv_length if path else min(self.kv_length, len(self._committed) - 1)
         self.task = DraftTask(
-            keep=self.kv_length,
-            token_ids=self._committed.since(self.kv_length + len(path)),
+            keep=keep,
+            token_ids=self._committed.since(keep + len(path)),
             position=len(self._committed),
             count=count,
             ends=ends,
