@@ -155,7 +155,14 @@ class Drafting:
         it would get two verdicts, and a bonus token between them."""
         if self.sent or not (self.schedule.in_rounds and self._exceeds()):
             return []
-        return self.discard()  # the same are drafted again
+        tasks = self.discard()  # the same are drafted again
+        self._feed_again()
+        return tasks
+
+    def _feed_again(self) -> None:
+        """Have the next task feed a token, though nothing was committed for what was discarded: a
+        pass needs one."""
+        self._kv_length = min(self._kv_length, self.position - 1)
 
     def _exceeds(self) -> bool:
         """Return whether more is drafted for one round, or being drafted, than the cloud takes."""
@@ -227,15 +234,13 @@ class Drafting:
 
     def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftTask:
         self._awaited = count
-        # What was discarded may have been drafted after all of the text: a pass needs a token.
-        keep = min(self.kv_length, self.position - 1)
-        self._fed_with_task = self.position - keep
+        self._fed_with_task = self.position - self.kv_length
         stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
         lengthens = self._request.lengthens_forced and not (guess or stepwise)
         longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
-            keep=keep,
-            token_ids=self.unfed(self.position, keep),
+            keep=self.kv_length,
+            token_ids=self.unfed(self.position, self.kv_length),
             position=self.position,
             count=count,
             ends=ends,
@@ -339,7 +344,7 @@ class Drafting:
         returns the task to interrupt."""
         self._in_flight.cut_from_texts()
         self._chunk = _Chunk()
-        self._kv_length = min(self.kv_length, self.position)
+        self._feed_again()
         self.ahead = None
         return self.interrupt()
 
@@ -355,7 +360,7 @@ class Drafting:
         already, and is fed again: a pass needs one."""
         if self.ahead is None:
             return
-        self._kv_length = min(self.kv_length, self.position - 1)
+        self._feed_again()
         self.ahead = None
 
     # Frames.

@@ -122,11 +122,9 @@ class TreeDrafting(Drafting):
         deeper = count > len(self._expansion)
         path = self._kept
         self._kept = ()
-        # A tree that was discarded may have followed all of the text: a pass needs a token.
-        keep = self.kv_length if path else min(self.kv_length, len(self._committed) - 1)
         self.task = DraftTask(
-            keep=keep,
-            token_ids=self._committed.since(keep + len(path)),
+            keep=self.kv_length,
+            token_ids=self._committed.since(self.kv_length + len(path)),
             position=len(self._committed),
             count=count,
             ends=ends,

@@ -94,7 +94,12 @@ def test_a_round_for_a_cloud_that_takes_more_is_drafted_again(name: str) -> None
     edge.receive(opened(edge, 2), 0.1)
     edge.lost(0.2)
     assert lengths_of(edge.connect(0.3)) == []
-    assert lengths_of(draft(edge, 0, 1)) == [2]
+    again = edge.work(0.3)
+    assert again is not None
+    assert again.keep + len(again.token_ids) == again.position
+    assert again.token_ids, "a pass feeds a token"
+    drafted = edge.drafted(again, drafts_of(0, 1), again.position + 1, 0.01, 0.3)
+    assert lengths_of(drafted) == [2]
 
 
 def test_another_cloud_is_sent_what_all_take_before_it_has_spoken() -> None:
