@@ -83,11 +83,15 @@ def controller_for(
         limits: the preset's schedule, whose window and chunk are never exceeded.
         max_tokens: the longest that the answer may be.
         prompt_tokens: what the draft model has to read before its first draft."""
-    if not limits.window or control is Control.FIXED:
+    if not limits.window:
         return Controller(limits, warm_start, config)
-    if control is Control.LATENCY_AWARE:
-        return LatencyAware(limits, warm_start, config)
-    return LeastCost(limits, warm_start, config, max_tokens, prompt_tokens)
+    match control:
+        case Control.FIXED:
+            return Controller(limits, warm_start, config)
+        case Control.LATENCY_AWARE:
+            return LatencyAware(limits, warm_start, config)
+        case Control.LEAST_COST:
+            return LeastCost(limits, warm_start, config, max_tokens, prompt_tokens)
 
 
 class Controller:
