@@ -290,6 +290,32 @@ class CachesPrefixes(OpensForOwners, Protocol):
     def prefix_totals(self) -> PrefixTotals: ...
 
 
+class BegunPass(Protocol):
+    """A pass that is computed elsewhere."""
+
+    def done(self) -> bool: ...
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> object:
+        """Call `fn` on any thread once it is done, at once where it is."""
+
+    def collect(self) -> list[Logits]:
+        """Return what `forward` would, once it is done, and change the sessions' lengths. Raises as
+        `forward`."""
+
+    def cancel(self) -> None:
+        """Give it up; the sessions are as before."""
+
+
+@runtime_checkable
+class DefersPasses(Protocol):
+    """An engine that only asks for passes, so that those of several jobs need not wait for one
+    another."""
+
+    def begin(self, batch: Sequence[ForwardRequest]) -> BegunPass:
+        """Ask for a pass. Until it is collected or cancelled its sessions stay as they are. Raises
+        InvalidArgument as `forward`."""
+
+
 class Engine(Protocol):
     """A causal language model with sessions. Nothing of one session is found by another, unless
     the engine `OpensForOwners`."""
