@@ -17,6 +17,7 @@ from tandem.backends.model_source import (
     LoadedModel,
     ModelChoice,
     Parallelism,
+    ServerChoice,
     is_gguf,
 )
 from tandem.core.errors import InvalidArgument
@@ -41,6 +42,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "llamacpp": _from("tandem.backends.llamacpp"),
         "lookup": _from("tandem.backends.lookup"),
         "vllm": _from("tandem.backends.vllm"),
+        "remote": _from("tandem.backends.remote"),
     }
 )
 
@@ -48,6 +50,8 @@ PARALLEL = ("vllm",)
 """Those that can spread a model over several devices."""
 SPLITTING = ("torch",)
 """Those that can run the first layers of a model alone."""
+ELSEWHERE = ("remote",)
+"""Those whose model another server computes."""
 INVARIANT = ("llamacpp",)
 """Those that can compute each token to the same bits in every pass."""
 
@@ -69,6 +73,9 @@ def load_model(choice: ModelChoice) -> LoadedModel:
     if choice.batch_invariant and engine not in INVARIANT:
         why = f"the engine {engine!r} is not batch-invariant; use 'llamacpp' with a GGUF file"
         raise InvalidArgument("batch_invariant", why)
+    if choice.server is not None and engine not in ELSEWHERE:
+        why = f"the engine {engine!r} computes here; use {ELSEWHERE[0]!r} with target_url"
+        raise InvalidArgument("engine", why)
     return LOADERS[engine](choice)
 
 
@@ -76,6 +83,8 @@ def engine_of(choice: ModelChoice) -> str:
     """Return the back end's name; AUTO guesses it from the model."""
     if choice.engine != AUTO:
         return choice.engine
+    if choice.server is not None:
+        return ELSEWHERE[0]
     return gguf_engine() if is_gguf(choice.source) else "torch"
 
 
@@ -89,6 +98,7 @@ def load_served(
     parallel: Parallelism = ONE_DEVICE,
     kv_budget_bytes: int = 2 * 2**30,
     batch_invariant: bool = False,
+    server: ServerChoice | None = None,
     load: Loader = load_model,
 ) -> LoadedModel:
     """Return the model of a service; `model` and what follows are settings of some services only. A
@@ -108,6 +118,7 @@ def load_served(
         gpu_layers=settings.gpu_layers,
         kv_cells=settings.kv_cells,
         batch_invariant=batch_invariant,
+        server=server,
     )
     loaded = load(choice)
     if target_tokenizer is not None:

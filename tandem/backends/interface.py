@@ -290,6 +290,19 @@ class CachesPrefixes(OpensForOwners, Protocol):
     def prefix_totals(self) -> PrefixTotals: ...
 
 
+@runtime_checkable
+class KnowsLargestLogits(Protocol):
+    """An engine that knows the largest logits of a row alone (`tandem.core.known_logits`)."""
+
+    @property
+    def known_tokens(self) -> int:
+        """How many of a row's logits are the model's own."""
+
+    @property
+    def more_logprobs(self) -> str:
+        """What would make more of them known."""
+
+
 class BegunPass(Protocol):
     """A pass that is computed elsewhere."""
 

@@ -45,6 +45,18 @@ ONE_DEVICE = Parallelism()
 
 
 @dataclass(frozen=True, slots=True)
+class ServerChoice:
+    """A server that computes the model, of the engine remote. `key`: sent as a bearer's token.
+    `certificates`: a file of the authorities to trust. `silent_s`: how long it may say nothing
+    within a request."""
+
+    url: str
+    key: str = ""
+    certificates: str | None = None
+    silent_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelChoice:
     """One model and how to compute it.
 
@@ -56,7 +68,8 @@ class ModelChoice:
     `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and tokens that
     there is room for (0: a default). `first_layers`: only so many run, and answer
     their hidden states (0: all); of torch's Llama family alone. `batch_invariant`: an engine that
-    can must compute each row to the same bits in every pass, which takes longer. `note`: what
+    can must compute each row to the same bits in every pass, which takes longer. `server`: where
+    the model is computed, for the engine remote; `source` then gives its tokenizer. `note`: what
     to say of the choice to a person who did not make it.
     """
 
@@ -74,6 +87,7 @@ class ModelChoice:
     kv_cells: int = 0
     first_layers: int = 0
     batch_invariant: bool = False
+    server: ServerChoice | None = None
     note: str = field(default="", compare=False)
 
 

@@ -332,8 +332,9 @@ class EngineThread:
                     self._begin(engine, handle)
             elif self._active:
                 self._pass(list(self._active))
-        aside = [waiting.handle for waiting in (*self._aside, *self._elsewhere)]
-        for handle in [*self._active, *aside]:
+        aside = [one.handle for one in self._aside]
+        elsewhere = [one.handle for one in self._elsewhere]
+        for handle in [*self._active, *aside, *elsewhere]:
             self._end(handle, Unavailable("the engine stopped during the job"))
         self._notifier.send()
 

@@ -35,6 +35,8 @@ from tandem.specdec.rules import AcceptanceRule
 Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]
+CheckRow = Callable[[Array, Array], None]
+"""Takes a row of logits [V] and what a request's processors made of it."""
 
 
 def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
@@ -231,7 +233,10 @@ class VerifyJob(Job[Verification]):
         on_early: OnEarly = lambda verdict: None,
         rows: RowsAfter | None = None,
         remote: RemoteJudge | None = None,
+        check_row: CheckRow = lambda logits, processed: None,
     ) -> None:
+        """Set up the pass. `check_row` raises where what is done to a row makes it undecidable."""
+        self._check_row = check_row
         self._session = session
         self._remote = remote
         self._reading: RemoteReading | TandemError | None = None
@@ -301,9 +306,13 @@ class VerifyJob(Job[Verification]):
         if rows is None:
             return lambda row: LogitsDistribution(logits[row], sampling)
         fed_before = self._work.fed_before
-        return lambda row: LogitsDistribution(
-            rows.processed(logits[row], fed_before(row)), sampling
-        )
+
+        def distribution_at(row: int) -> LogitsDistribution:
+            processed = rows.processed(logits[row], fed_before(row))
+            self._check_row(logits[row], processed)
+            return LogitsDistribution(processed, sampling)
+
+        return distribution_at
 
     def result(self) -> Verification:
         assert self._judgement is not None, "the pass is over"

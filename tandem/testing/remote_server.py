@@ -40,6 +40,7 @@ class FakeServer:
     refusals: int = 10**9
     """How often `status` is answered before all is well."""
     key: str = ""
+    tokenize: Callable[[str], list[int]] | None = None
     corrupt: Fault = lambda answer: answer
     stream_ends_after: int = 10**9
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -84,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
-    def do_GET(self) -> None:  # noqa: N802  # the base class's name
+    def do_GET(self) -> None:  # the base class's name
         fake = self.fake
         if self.path == "/v1/models":
             entry = {"id": fake.model, "object": "model", "max_model_len": fake.context_length}
@@ -94,9 +95,12 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, {"detail": "Not Found"})
 
-    def do_POST(self) -> None:  # noqa: N802  # the base class's name
+    def do_POST(self) -> None:  # the base class's name
         fake = self.fake
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize" and fake.tokenize is not None:
+            self._answer(200, {"tokens": fake.tokenize(body["prompt"])})
+            return
         route = {"vllm": "/inference/v1/generate", "sglang": "/generate"}[fake.dialect]
         if self.path != route:
             self._answer(404, {"detail": "Not Found"})
@@ -190,9 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.fake.streams_left += 1
         self.close_connection = True
 
-    def _answer(
-        self, status: int, answer: Any, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def _answer(self, status: int, answer: Any, headers: Mapping[str, str] | None = None) -> None:
         text = json.dumps(self.fake.corrupt(answer) if status == 200 else answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -185,9 +185,7 @@ class Sglang:
             for token_id, entry in zip(token_ids[before:], entries[before:], strict=True)
         ]
 
-    def _body(
-        self, token_ids: Sequence[int], tokens: int, count: int, salt: str
-    ) -> dict[str, Any]:
+    def _body(self, token_ids: Sequence[int], tokens: int, count: int, salt: str) -> dict[str, Any]:
         return {
             "input_ids": list(token_ids),
             "sampling_params": {"max_new_tokens": tokens, "temperature": 0.0, "ignore_eos": True},

@@ -269,7 +269,9 @@ class RemotePass:
             except BaseException:
                 session.stop_continuation()
                 raise
-            answers.append(np.stack([self._engine.logits_of(row) for row in rows]) if rows else none)
+            answers.append(
+                np.stack([self._engine.logits_of(row) for row in rows]) if rows else none
+            )
         for session, request, length in zip(
             self._sessions, self._batch, self._lengths, strict=True
         ):

@@ -170,7 +170,7 @@ class RemoteServer:
         if isinstance(error, httpx2.TimeoutException):
             why = "says nothing"
         else:
-            why = f"cannot be reached ({error or type(error).__name__})"
+            why = f"cannot be reached ({str(error) or type(error).__name__})"
         return EngineFailed(f"the target's server at {self.url} {why}")
 
 

@@ -1,9 +1,12 @@
 """Settings of the verifier."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from tandem.backends.model_source import ServerChoice
+from tandem.core.errors import InvalidArgument, os_words
 from tandem.demo import demo_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.settings import Dtype, ModelSettings, Port
@@ -17,6 +20,26 @@ class VerifierSettings(ModelSettings):
         default=str(demo_folder("demo-target")),
         min_length=1,
         description="Target model: a folder or a hub name.",
+    )
+    target_url: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Address of a vLLM or SGLang server that computes the target model, for"
+        " example http://gpu:8000. `model` then gives its tokenizer.",
+    )
+    target_key_file: Path | None = Field(
+        default=None, description="File with the API key of the server at `target_url`."
+    )
+    target_ca: Path | None = Field(
+        default=None,
+        description="PEM certificates of the authorities that sign the certificate of the server"
+        " at `target_url`. Unset: those of the system.",
+    )
+    target_silent_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Seconds without a byte after which a request to the server at `target_url`"
+        " is given up. Reading a long prompt is one silence.",
     )
     exits: str = Field(
         default="auto",
@@ -108,3 +131,23 @@ def memory_limits(settings: VerifierSettings) -> MemoryLimits | None:
         return None
     total = max(settings.cloud_memory_tokens, settings.cloud_memory_total_tokens)
     return MemoryLimits(settings.cloud_memory_tokens, total)
+
+
+def server_choice(settings: VerifierSettings) -> ServerChoice | None:
+    """Return the server that computes the target; None where it is computed here. Raises
+    InvalidArgument naming the setting."""
+    if settings.target_url is None:
+        return None
+    key = ""
+    if settings.target_key_file is not None:
+        try:
+            key = settings.target_key_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = os_words(error) if isinstance(error, OSError) else "is not text"
+            raise InvalidArgument("target_key_file", why) from error
+    return ServerChoice(
+        url=settings.target_url,
+        key=key,
+        certificates=None if settings.target_ca is None else str(settings.target_ca),
+        silent_s=settings.target_silent_s,
+    )

@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 import grpc
 
-from tandem.backends.interface import Session
+from tandem.backends.interface import KnowsLargestLogits, Session
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.known_logits import check_row
+from tandem.core.probs import Array
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
@@ -170,8 +172,20 @@ class VerifierSession:
                 on_early=self._early_listener(work),
                 rows=self._rows(work),
                 remote=self._remote(work),
+                check_row=self._check_row,
             )
             self._handle = self._thread.submit(job)
+
+    def _check_row(self, logits: Array, processed: Array) -> None:
+        engine = self._thread.engine
+        if isinstance(engine, KnowsLargestLogits):
+            check_row(
+                logits,
+                processed,
+                self._machine.sampling,
+                known=engine.known_tokens,
+                remedy=engine.more_logprobs,
+            )
 
     def _remote(self, work: VerifyTask) -> RemoteJudge | None:
         """Return the judge as it goes to logits that are in another process."""
