@@ -73,7 +73,7 @@ from tandem.specdec.messages import (
     PromptLogprobs,
     Recovered,
 )
-from tandem.specdec.observers import EdgeObserver, Settled
+from tandem.specdec.observers import EdgeObserver, Hooks, Settled
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.proposers import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.resumable import Resumable
@@ -93,6 +93,8 @@ LEAST_STRETCH = 4
 """Remembered tokens in a row for which the schedule is widened, at least: fewer are decoded by the
 cloud before they arrive."""
 _DRAWING = "drawing a recovered token"
+_COMPUTED = Committed, PromptLogprobs, FullDistribution
+"""Frames that the cloud's engine had to compute."""
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -129,16 +131,23 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._liveness = liveness
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(
-            request, self.committed, self._drafting, wanted=self.controller.branches
+            request,
+            self.committed,
+            self._drafting,
+            wanted=self.controller.branches,
+            on_drafted=self._count_predrafted,
         )
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
         own = (self.stats, Measuring(self.controller), self._logprobs_buffer)
-        self._observers: tuple[EdgeObserver, ...] = (*own, *observers)
+        self._hooks = Hooks((*own, *observers))
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
+        self._drafts = request.preset.drafts
+        self._draft_ends = request.draft_ends
+        self._goes_on = request.preset.schedule.decode_when_idle or not self._drafts
         self._leaving = False
         self._stream_opened = False
         # Where a stream was lost in the midst of a draw: the next one brings that rejection again.
@@ -215,8 +224,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._stream_opened = False
         interrupts = map(Interrupt, self._drafting.reconnected())
         self._split.begin_stream()
-        for observer in self._observers:
-            observer.on_connected(now)
+        for on_connected in self._hooks.on_connected:
+            on_connected(now)
         self.prompt_logprobs.begin_stream()
         return [*interrupts, Send(self._opening()), *self._flush(now)]
 
@@ -229,19 +238,19 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self._recovery.waits:
             self._drawn_again_at = len(self.committed)
         self._recovery.forget()
-        for observer in self._observers:
-            observer.on_left()
+        for on_left in self._hooks.on_left:
+            on_left()
 
     def _count_loss(self, silent_s: float) -> None:
-        for observer in self._observers:
-            observer.on_lost(silent_s)
+        for on_lost in self._hooks.on_lost:
+            on_lost(silent_s)
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
             return []
-        for observer in self._observers:
-            observer.on_departed()
+        for on_departed in self._hooks.on_departed:
+            on_departed()
         return self._leave_stream(lost=False)
 
     def _ping(self, now: float) -> list[EdgeOutput]:
@@ -250,8 +259,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
-        for observer in self._observers:
-            observer.on_pinged(now)
+        for on_pinged in self._hooks.on_pinged:
+            on_pinged(now)
         return [Send(Ping(**self._header(), nonce=nonce))]
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
@@ -266,9 +275,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         send."""
         if self._split.on and self._split.sent < len(self.committed):
             return False
-        preset = self.request.preset
-        goes_on = preset.schedule.decode_when_idle or not preset.drafts
-        if goes_on:
+        if self._goes_on:
             return True
         whole = self._drafting.sent > 0 and not self._drafting.chunk_is_open
         return whole or self._recovery.waits
@@ -288,13 +295,18 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
         outputs = self._react(message, now)
-        if isinstance(message, Committed | PromptLogprobs | FullDistribution):
+        if isinstance(message, _COMPUTED):
             self._liveness.answered(now)
-        outputs += map(Interrupt, self._predrafting.forget_committed())
-        return [*outputs, *self._flush(now), *self._ping(now)]
+        if self._predrafting.on:
+            outputs += map(Interrupt, self._predrafting.forget_committed())
+        outputs += self._flush(now)
+        outputs += self._ping(now)
+        return outputs
 
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         match message:
+            case Committed():
+                return self._receive_committed(message, now)
             case Opened():
                 if self._stream_opened:
                     raise ProtocolError(self.phase, "Opened a second time")
@@ -302,15 +314,13 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._stream_opened = True
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
-                for observer in self._observers:
-                    observer.on_opened(message)
+                for on_opened in self._hooks.on_opened:
+                    on_opened(message)
                 self._text.take_eos(message.eos_token_ids)
                 return [*interrupts]
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
-            case Committed():
-                return self._receive_committed(message, now)
             case EarlyVerdict():
                 return self._receive_early_verdict(message)
             case FullDistribution():
@@ -320,8 +330,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 return self._leave_between_rounds()
             case Pong():
                 trip_s = self._liveness.ponged(message.nonce, now)
-                for observer in self._observers:
-                    observer.on_ponged(trip_s, now)
+                for on_ponged in self._hooks.on_ponged:
+                    on_ponged(trip_s, now)
         return []
 
     def _receive_committed(self, message: Committed, now: float) -> list[EdgeOutput]:
@@ -336,32 +346,35 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if message.draw_from is not None and position == self._drawn_again_at:
             settled = replace(settled, departs=False, refused=False)  # that was said before
         drafts = self._drafting.drafts
-        for observer in self._observers:
-            observer.on_committed(message, settled, drafts, now)
-        outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
-        for observer in self._observers:
-            observer.on_right(drafts[: len(self.committed) - message.base])
-        self._drafting.settle(message)
+        for on_committed in self._hooks.on_committed:
+            on_committed(message, settled, drafts, now)
+        outputs = list[EdgeOutput]()
+        if message.accepted:
+            outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
+            for on_right in self._hooks.on_right:
+                on_right(drafts[: len(self.committed) - message.base])
+            self._drafting.settle(message)
         for number, token in enumerate(message.token_ids):
             if self.phase is Phase.DONE:
                 break
             by_cloud = number < message.cloud_accepted
             source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
             if number or not settled.refused:
-                for observer in self._observers:
-                    observer.on_token(token, self._drafting.first)
+                for on_token in self._hooks.on_token:
+                    on_token(token, self._drafting.first)
             outputs += self._go_on_with(token, source)
         if message.draw_from is not None and self.phase is not Phase.DONE:
             return [*outputs, *self._recover(message.draw_from)]
-        return [*outputs, *self._leave_between_rounds()]
+        outputs += self._leave_between_rounds()
+        return outputs
 
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
         sent = self._drafting.sent_token_ids
         check_early_verdict(verdict, self.request, self.committed, sent=sent)
-        for observer in self._observers:
-            observer.on_early_verdict()
+        for on_early_verdict in self._hooks.on_early_verdict:
+            on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
@@ -383,8 +396,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         token = self._recovery.start(payload, rejected, len(self.committed))
         if token is not None:
             return self._draw(token, payload, rejected)
-        for observer in self._observers:
-            observer.on_full_distribution_needed()
+        for on_full_distribution_needed in self._hooks.on_full_distribution_needed:
+            on_full_distribution_needed()
         ahead = map(Interrupt, self._drafting.discard_ahead())
         return [*ahead, Send(NeedFullDistribution(**self._header()))]
 
@@ -404,8 +417,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     ) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
         header = self._header()  # of the text before the token
-        for observer in self._observers:
-            observer.on_drawn(header["base"], token, payload, rejected)
+        for on_drawn in self._hooks.on_drawn:
+            on_drawn(header["base"], token, payload, rejected)
         outputs = self._go_on_with(token)
         if self.phase is Phase.DONE:
             return outputs
@@ -419,8 +432,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if not: the cloud, which has the same drafts, decides the same."""
         drafted = self._drafting.next_token
         if drafted == token:
-            for observer in self._observers:
-                observer.on_right(self._drafting.drafts[:1])
+            for on_right in self._hooks.on_right:
+                on_right(self._drafting.drafts[:1])
             self._drafting.confirm_next()
             return self._commit([token], source)
         if drafted is None and self._drafting.bonus_token == token:
@@ -428,18 +441,21 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             if self.phase is not Phase.DONE:
                 whole = self._drafting.task is None
                 self._drafting.adopt_ahead()
-                for observer in self._observers:
-                    observer.on_foreseen(ready=whole or self._sends_parts)
-                    observer.on_adopted(self._drafting.drafts)
+                for on_foreseen in self._hooks.on_foreseen:
+                    on_foreseen(ready=whole or self._sends_parts)
+                for on_adopted in self._hooks.on_adopted:
+                    on_adopted(self._drafting.drafts)
             return outputs
         return self._diverge(token, source)
 
     def _diverge(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
+        if not self._drafts:
+            return self._commit([token], source)
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
-        for observer in self._observers:
-            observer.on_discarded()
+        for on_discarded in self._hooks.on_discarded:
+            on_discarded()
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         outputs += self._commit([token], source)
@@ -447,9 +463,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             drafts = branch.drafts if branch is not None else []
             ready = branch is not None and (branch.complete or (self._sends_parts and bool(drafts)))
             self._drafting.adopt(drafts)
-            for observer in self._observers:
-                observer.on_resolved(begun=branch is not None, ready=ready)
-                observer.on_adopted(drafts)
+            for on_resolved in self._hooks.on_resolved:
+                on_resolved(begun=branch is not None, ready=ready)
+            for on_adopted in self._hooks.on_adopted:
+                on_adopted(drafts)
         return outputs
 
     # Drafting and sending.
@@ -458,6 +475,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Return the next task to start, if any: the tokens to send next, or those that would
         follow a verdict. Ask again until there is none: tasks run concurrently."""
         if self.phase is Phase.DONE or self.paused:
+            return None
+        if not self._drafts and self.phase is not Phase.ALONE:
+            return None
+        if self._drafting.task is not None and not self._predrafting.on:
             return None
         task = None if self._drafting.task else self._main_task(now)
         if task is None and self.phase is not Phase.ALONE:
@@ -473,9 +494,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if count < 1:
             return None if alone else self._drafting.begin_ahead()
         if self.phase is Phase.RUNNING:
-            for observer in self._observers:
-                observer.on_draft_begun(now)
-        return self._drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
+            for on_draft_begun in self._hooks.on_draft_begun:
+                on_draft_begun(now)
+        return self._drafting.begin(count, self._text.eos if alone else self._draft_ends)
 
     def _schedule(self) -> Schedule:
         """Return the controller's schedule, with room for what is remembered: such drafts take no
@@ -523,6 +544,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return self._predrafting.context(task, first)
         return self._drafting.unfed(task.position, first)
 
+    def predrafted(self, task: DraftTask, drafts: Sequence[Drafted]) -> bool:
+        """Take the next tokens of a branch, but not its last one, while nothing hangs on them.
+        False: they are for `drafted`, as what the branch is for has come true."""
+        if task is self._drafting.task:
+            return False
+        task.made.extend(drafts)
+        return True
+
     def drafted(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float, now: float
     ) -> list[EdgeOutput]:
@@ -534,31 +563,33 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             kv_length: tokens that the draft KV now holds.
             draft_s: what drafting them took.
             now: in seconds."""
-        if not self._drafting.take(task, drafts, kv_length, draft_s):
-            if self._predrafting.take(task, drafts):
-                for observer in self._observers:
-                    observer.on_predrafted(len(drafts))
+        if task is not self._drafting.task:
+            self._predrafting.take(task, drafts)
             return []
+        self._drafting.take(task, drafts, kv_length, draft_s)
         if self._drafting.ahead is not None:
-            for observer in self._observers:
-                observer.on_predrafted(len(drafts))
+            self._count_predrafted(len(drafts))
             self._predrafting.expect_likely()
             return []
         positions, usual = self._drafting.positions(drafts), self._drafting.feeds_few
-        for observer in self._observers:
-            observer.on_drafted(drafts, positions, draft_s, now, usual=usual)
+        for on_drafted in self._hooks.on_drafted:
+            on_drafted(drafts, positions, draft_s, now, usual=usual)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
+
+    def _count_predrafted(self, count: int) -> None:
+        for on_predrafted in self._hooks.on_predrafted:
+            on_predrafted(count)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
-        if self.phase is not Phase.RUNNING or self.paused:
+        if self.phase is not Phase.RUNNING or self.paused or not self._drafting.unsent:
             return []
         frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
-                for observer in self._observers:
-                    observer.on_sent(frame, now)
+                for on_sent in self._hooks.on_sent:
+                    on_sent(frame, now)
             self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
 
@@ -579,8 +610,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         unverified = token_source is TokenSource.EDGE
         if not unverified:
             self._texts.commit(committed)
-        for observer in self._observers:
-            observer.on_text(count, unverified=unverified)
+        for on_text in self._hooks.on_text:
+            on_text(count, unverified=unverified)
         commit = Commit(
             committed,
             unverified=unverified,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tandem.core.distribution import Distribution, LogitsDistribution
+from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams, one_hot
 from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload
@@ -33,7 +34,7 @@ from tandem.specdec.rules import (
 DistributionAt = Callable[[int], Array | Distribution]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """The drafts for the position after a node: their nodes, and what is proposed."""
 
@@ -74,7 +75,7 @@ class DraftTree:
         return max(depths(self.parents)) + 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verification:
     """Result of a verification. `path`: the accepted nodes, with their `token_ids`. `targets`: the
     target of each position that was judged: those of the path and, unless the text is complete, of
@@ -94,7 +95,7 @@ class Verification:
         return self.targets[-1] if len(self.targets) > len(self.path) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judge:
     """The drafts of one pass, which follow the committed text from position `base` on. `known`: the
     targets of the first positions, where earlier passes gave them: of `base` alone, or in a chain
@@ -145,7 +146,7 @@ class Judge:
         return self.rule.prepare(distribution_at(self.row(node)), position)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preparation:
     """Judges nothing: the pass only reads the targets of `rows` positions from `base` on, for a
     judge of drafts that have not all arrived."""
@@ -166,7 +167,7 @@ EARLY_TOP = 32
 """Most entries of an early payload: it is a guess, and not worth the bytes of a whole one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlyJudge:
     """Judges the drafts of one pass by its early exits: what the verdict will probably be.
 

@@ -298,6 +298,15 @@ class ScriptedAnswer:
         drafts = started.drafts[started.reported :]
         started.reported = len(started.drafts)
         number, now = started.number, self._now
+        if task.branch and not started.complete:
+
+            def predrafted(edge: EdgeMachine, tasks: list[DraftTask | None]) -> bool:
+                branch = tasks[number]
+                assert branch is not None, "a task was begun"
+                return edge.predrafted(branch, drafts)
+
+            if self.edge.call(predrafted):
+                return
         draft_s = DRAFT_S * len(drafts)
 
         def drafted(edge: EdgeMachine, tasks: list[DraftTask | None]) -> list[EdgeOutput]:
