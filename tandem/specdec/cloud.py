@@ -32,6 +32,7 @@ from tandem.control.pass_budget import (
     decodes_alone,
 )
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
+from tandem.core.frozen import frozen
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, check_probs, one_hot
 from tandem.core.prompt import check_image_bytes
@@ -138,7 +139,7 @@ class CloudModel:
     """Of a hidden state between two layers; 0 where no session can be split."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerifyTask:
     """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last
     `logits_to_keep` distributions.
@@ -278,6 +279,7 @@ class CloudMachine:
         # What an edge sent so far, and passes since its last draft.
         self._edge_drafts = 0
         self._passes_without = 0
+        self._awaited: DraftTask | None = None
 
     def _drafting_of(
         self, draft_budget: CloudDraftBudget | None, memory: NgramTexts | None
@@ -380,6 +382,7 @@ class CloudMachine:
         check_frame(message, self.session)
         if self.ended:
             return []
+        self._awaited = None
         match message:
             case Drafts():
                 return self._receive_draft(message)
@@ -463,6 +466,7 @@ class CloudMachine:
         """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
         if self.state is not State.IDLE:
             return None
+        self._awaited = None
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
         if self._tree is not None and len(unfed) < 2:
             work = self._tree_pass(self._tree, unfed)
@@ -611,6 +615,8 @@ class CloudMachine:
         drafting = self._cloud_drafting
         if drafting is None or self.state is State.ENDED:
             return None
+        if self._awaited is not None:
+            return self._awaited
         if not (drafting.prefilling or self._may_draft()):
             drafting.give_up()
             return None
@@ -627,6 +633,7 @@ class CloudMachine:
             kv_length: tokens that the draft KV now holds.
             draft_s: what drafting them took."""
         if self._cloud_drafting is not None:
+            self._awaited = None
             self._cloud_drafting.take(task, drafts, kv_length, draft_s)
 
     def limit_cloud_drafts(self, length: int) -> None:
@@ -680,13 +687,15 @@ class CloudMachine:
     def _waits_for_cloud_drafts(self) -> bool:
         """Return whether the pass that is due is to judge drafts that the cloud is making. While
         the draft model computes a long prompt, the cloud goes on alone, unless the text would
-        depend on how long that takes."""
+        depend on how long that takes. Until something happens `draft_task` gives what is waited
+        for, whatever other sessions' passes, which another thread counts, make of it since."""
         drafting = self._cloud_drafting
         if drafting is None or not self._may_draft():
             return False
         if drafting.prefilling and self.rule.drafter_invariant:
             return False
-        return self.draft_task() is not None
+        self._awaited = self.draft_task()
+        return self._awaited is not None
 
     # What a pass found.
 
@@ -706,11 +715,31 @@ class CloudMachine:
         if isinstance(work.judge, Preparation):
             self._keep_prepared(verification)
             return self._judge_at_once()
-        cost = replace(cost, target_passes=self.target_passes)
         prompt_frames = self._prompt_frames(verification)
         if work.by_cloud:
             return [*prompt_frames, *self._outcome_of_cloud_drafts(verification, work, cost)]
         return [*prompt_frames, *self._outcome_of(verification, work, cost)]
+
+    def _with_drafts(
+        self,
+        cost: Work,
+        *,
+        drafts: int = 0,
+        cloud_drafts: int = 0,
+        draft_s: float = 0.0,
+        draft_rate: float = 0.0,
+    ) -> Work:
+        """Return the cost of a pass, as the session's shell states it, with what was judged."""
+        return Work(
+            verify_s=cost.verify_s,
+            queue_s=cost.queue_s,
+            batch_size=cost.batch_size,
+            target_passes=self.target_passes,
+            drafts=drafts,
+            cloud_drafts=cloud_drafts,
+            draft_s=draft_s,
+            draft_rate=draft_rate,
+        )
 
     def _outcome_of_cloud_drafts(
         self, verification: Verification, work: VerifyTask, cost: Work
@@ -739,7 +768,9 @@ class CloudMachine:
             self._commit(token_id, target)
         if replacement is None:
             self._bonus_token(verification)
-        cost = replace(cost, cloud_drafts=work.drafts, draft_s=draft_s, draft_rate=draft_rate)
+        cost = self._with_drafts(
+            cost, cloud_drafts=work.drafts, draft_s=draft_s, draft_rate=draft_rate
+        )
         committed = self._committed_since(base, cost, cloud_accepted=accepted)
         return [*committed, *self._judge_at_once()]
 
@@ -753,6 +784,8 @@ class CloudMachine:
         self._kv_length = len(self.committed)
 
     def _prompt_frames(self, verification: Verification) -> list[CloudMessage]:
+        if not verification.prompt_logprobs:
+            return []
         header = self._header(len(self.committed))
         return [
             PromptLogprobs(**header, first=first, logprobs=logprobs)
@@ -766,9 +799,10 @@ class CloudMachine:
         base = len(self.committed)
         accepted = len(verification.path)
         rejected = int(verification.replacement is not None)
-        self._acceptance.judged(accepted, rejected)
         judged = max(len(work.prepared) + work.drafts, accepted + rejected)
-        cost = replace(cost, drafts=judged)
+        cost = self._with_drafts(cost, drafts=judged)
+        if judged:
+            self._acceptance.judged(accepted, rejected)
         if work.drafts:
             self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(verification, work)
@@ -981,13 +1015,14 @@ class PendingDrafts:
         self._window = window
         self._length_limit = length_limit
         self._drafts: deque[Proposal] = deque()
+        self._token_ids: deque[int] = deque()
 
     def __len__(self) -> int:
         return len(self._drafts)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        return tuple(proposal.token_ids[0] for proposal in self._drafts)
+        return tuple(self._token_ids)
 
     def first_ready(self) -> tuple[Proposal, ...]:
         """Return the drafts that may be judged."""
@@ -1018,8 +1053,9 @@ class PendingDrafts:
             after = position - len(self._committed)
             if after >= len(self._drafts):
                 self._drafts.append(proposal)
+                self._token_ids.append(proposal.token_ids[0])
                 continue
-            known = self._committed[position] if after < 0 else self._drafts[after].token_ids[0]
+            known = self._committed[position] if after < 0 else self._token_ids[after]
             if known != proposal.token_ids[0]:
                 return False
         return True
@@ -1033,13 +1069,15 @@ class PendingDrafts:
         token all others too."""
         if not self._drafts:
             return
-        if self._drafts.popleft().token_ids[0] != token_id:
+        self._drafts.popleft()
+        if self._token_ids.popleft() != token_id:
             self.clear()
         self.ready = max(0, self.ready - 1)
 
     def clear(self) -> None:
         """Drop all drafts: none of them will be judged."""
         self._drafts.clear()
+        self._token_ids.clear()
         self.ready = 0
 
 

@@ -157,14 +157,16 @@ class VerifierSession:
         draft model in the cloud."""
         if self._kv is None:
             return
-        if self._cloud_drafts is not None:
+        if self._handle is None:
+            self._submit_pass(self._kv)
+        if self._cloud_drafts is not None:  # after the pass, which may wait for what is drafted
             self._cloud_drafts.follow()
-        if self._handle is not None:
-            return
+
+    def _submit_pass(self, kv: Session) -> None:
         work = self._machine.work()
         if work is not None:
             job = VerifyJob(
-                self._kv,
+                kv,
                 work,
                 self._machine.sampling,
                 on_early=self._early_listener(work),
