@@ -19,7 +19,6 @@ from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logi
 from tandem.core.processors import RowsAfter
 from tandem.runtime.engine_jobs import ASIDE_S, Job
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import (
@@ -28,10 +27,11 @@ from tandem.specdec.judge import (
     RemoteReading,
     Verification,
 )
-from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import NO_TEXTS, TextDrafts
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import AcceptanceRule
+from tandem.specdec.verify_task import VerifyTask
 
 Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]

@@ -137,6 +137,15 @@ class DraftTask:
     made: list[Drafted] = field(default_factory=list, compare=False)
 
 
+@frozen
+class LayersTask:
+    """Roll the KV of the target's first layers back to `first`, feed `token_ids`, and return a
+    hidden state for each."""
+
+    first: int
+    token_ids: tuple[int, ...]
+
+
 NO_PROBS: Array = np.empty(0, dtype=np.float32)
 """Where nothing that is sent or drawn depends on a draft's distribution."""
 

@@ -79,24 +79,6 @@ class Drafts(Frame):
 
 
 @frozen
-class Recovered(Frame):
-    token_id: int
-
-
-@frozen
-class NeedFullDistribution(Frame):
-    pass
-
-
-@frozen
-class HiddenStates(Frame):
-    """The outputs of the target's first layers for the tokens from `base` on, float32 [n, hidden
-    size] as they arrive."""
-
-    states: Array
-
-
-@frozen
 class Cancel(Frame):
     pass
 
@@ -186,31 +168,12 @@ class Committed(Frame):
 
 
 @frozen
-class EarlyVerdict(Frame):
-    """Prediction of what is committed of the drafts from `base` on, by early exit `exit_index`:
-    how many are `accepted`, whether the one after them is `rejected`, and the token that comes
-    then, or a small payload to draw it from. Nothing is committed. `confidence`: the exit's
-    largest probability where its token lies (FSD, equation 4), in [0, 1]."""
-
-    exit_index: int
-    accepted: int
-    rejected: bool
-    outcome: int | SparsePayload
-    confidence: float
-
-
-@frozen
 class PromptLogprobs(Frame):
     """Of prompt tokens from position `first` on. Frames of one stream begin at position 1, are
     contiguous, and come before anything is committed; the first token follows nothing."""
 
     first: int
     logprobs: tuple[TokenLogprob, ...]
-
-
-@frozen
-class FullDistribution(Frame):
-    target_probs: Array
 
 
 @frozen
@@ -223,7 +186,15 @@ class Pong(Frame):
     nonce: int
 
 
-EdgeMessage = Open | Drafts | Recovered | NeedFullDistribution | HiddenStates | Cancel | Ping
-CloudMessage = (
-    Opened | PromptLogprobs | Committed | EarlyVerdict | FullDistribution | GoingAway | Pong
-)
+@frozen
+class EdgeRoundFrame(Frame):
+    """A frame of the edge that `rounds` alone knows: see `tandem.specdec.rounds.messages`."""
+
+
+@frozen
+class CloudRoundFrame(Frame):
+    """A frame of the cloud that `rounds` alone knows."""
+
+
+EdgeMessage = Open | Drafts | Cancel | Ping | EdgeRoundFrame
+CloudMessage = Opened | PromptLogprobs | Committed | GoingAway | Pong | CloudRoundFrame

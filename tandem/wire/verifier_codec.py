@@ -24,28 +24,30 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import check_token_ids
 from tandem.specdec.choices import Uplink
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.logprobs import PROMPT_LOGPROBS_AT_ONCE
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     Committed,
     Drafts,
-    EarlyVerdict,
     EdgeMessage,
     FrameHeader,
-    FullDistribution,
     GoingAway,
-    HiddenStates,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
     PromptLogprobs,
-    Recovered,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    HiddenStates,
+    NeedFullDistribution,
+    Recovered,
+)
 from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
 from tandem.wire.open_codec import (
     cloud_drafts_from_proto,

@@ -31,7 +31,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     NO_PROBS,

@@ -21,9 +21,11 @@ from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
-from tandem.specdec.cloud import CloudMachine, VerifyTask
+from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.judge import Judge, RemoteJudge
-from tandem.specdec.messages import CloudMessage, Committed, EarlyVerdict, Work
+from tandem.specdec.messages import CloudMessage, Committed, Work
+from tandem.specdec.rounds.messages import EarlyVerdict
+from tandem.specdec.verify_task import VerifyTask
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
 from tandem.wire.verifier_codec import CloudCodec

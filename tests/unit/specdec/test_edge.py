@@ -28,20 +28,22 @@ from tandem.specdec.messages import (
     Cancel,
     Committed,
     Drafts,
-    EarlyVerdict,
-    FullDistribution,
     GoingAway,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
-    Recovered,
     Work,
 )
 from tandem.specdec.observers import Settled
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    NeedFullDistribution,
+    Recovered,
+)
 from tandem.specdec.text import CommittedText
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled

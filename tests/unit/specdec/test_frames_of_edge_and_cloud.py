@@ -15,7 +15,8 @@ from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, extend_prefix
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud import CloudMachine, CloudModel, State, check_open
+from tandem.specdec.cloud import CloudMachine, State
+from tandem.specdec.cloud_checks import CloudModel, check_open
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LostCloud
@@ -23,16 +24,14 @@ from tandem.specdec.messages import (
     Cancel,
     Committed,
     Drafts,
-    FullDistribution,
     GenerationParams,
-    HiddenStates,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
     Work,
 )
+from tandem.specdec.rounds.messages import FullDistribution, HiddenStates, NeedFullDistribution
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array
-from tandem.specdec.cloud import check_open
+from tandem.specdec.cloud_checks import check_open
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LostCloud
