@@ -68,6 +68,8 @@ ALONE_CHUNK = 8
 LEAST_STRETCH = 4
 """Remembered tokens in a row for which the schedule is widened, at least: fewer are decoded by the
 cloud before they arrive."""
+_BEFORE_OPENED = Opened, GoingAway, Pong
+"""Frames that change no text."""
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -269,6 +271,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
+        if not self._stream_opened and not isinstance(message, _BEFORE_OPENED):
+            raise ProtocolError(self.phase, f"{type(message).__name__} before Opened")
         self._liveness.received(now)
         outputs = self._react(message, now)
         if isinstance(message, Committed | PromptLogprobs) or (
