@@ -55,7 +55,7 @@ from tandem.wire.open_codec import (
     open_from_proto,
     open_to_proto,
 )
-from tandem.wire.verdict_codec import (
+from tandem.wire.committed_codec import (
     fill_committed,
     fill_early_verdict,
     fill_logprobs,
