@@ -48,13 +48,6 @@ from tandem.specdec.rounds.messages import (
     NeedFullDistribution,
     Recovered,
 )
-from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
-from tandem.wire.open_codec import (
-    cloud_drafts_from_proto,
-    cloud_drafts_to_proto,
-    open_from_proto,
-    open_to_proto,
-)
 from tandem.wire.committed_codec import (
     fill_committed,
     fill_early_verdict,
@@ -62,6 +55,13 @@ from tandem.wire.committed_codec import (
     logprobs_from_proto,
     sparse_from_proto,
     work_from_proto,
+)
+from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
+from tandem.wire.open_codec import (
+    cloud_drafts_from_proto,
+    cloud_drafts_to_proto,
+    open_from_proto,
+    open_to_proto,
 )
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
