@@ -338,20 +338,21 @@ class CloudMachine:
         """Return the pass over the drafts that are ready, if any, after the text that is not fed
         yet."""
         drafts = self._pending.ready
-        proposals = self._pending.first_ready()
+        proposals = self._pending.first_ready() if drafts else ()
         if (budget := self._budget) is not None:
             rate = self._acceptance.next_rate
             drafts = budget.drafts(rate, drafts, weight=self.settings.idle_weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
-        prepared = self._pending.token_ids[: len(self._rounds.prepared)]
+        waiting = self._pending.token_ids if drafts else ()
+        prepared = waiting[: len(self._rounds.prepared)]
         early = None
         if drafts:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early = self._rounds.early_judge(judge, self._header(judge.base), bonus=bonus)
         return VerifyTask(
             keep=self.kv_length + len(prepared),
-            token_ids=(*unfed, *self._pending.token_ids[len(prepared) : drafts]),
+            token_ids=(*unfed, *waiting[len(prepared) : drafts]),
             logits_to_keep=drafts + 1 - len(judge.known),
             drafts=drafts - len(prepared),
             judge=judge,
