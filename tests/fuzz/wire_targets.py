@@ -24,7 +24,8 @@ from tandem.generation.request import request_from_proto
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
 from tandem.services.retriever.conversion import format_from_proto, mode_from_proto
 from tandem.services.retriever.ingestion import Intake
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import LocalProbs, ProbsPayload

@@ -33,7 +33,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixedTokens
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import find_preset

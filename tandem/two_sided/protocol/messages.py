@@ -7,6 +7,7 @@ by another."""
 from dataclasses import dataclass, replace
 
 from tandem.core.errors import FailedPrecondition
+from tandem.core.frozen import frozen
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
@@ -80,7 +81,7 @@ KvPart = DocumentKv | bytes
 """What is sent: a description, then chunks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DocumentRequest(Frame):
     """Device to cloud: the keys and values of the document that `opened` named in this place, as it
     stands in a conversation or before a text; `joined`: of this document and all that follow it,
@@ -91,7 +92,7 @@ class DocumentRequest(Frame):
     joined: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DocumentPart(Frame):
     """Cloud to device: the next part of the requested document."""
 
@@ -161,7 +162,7 @@ class AggregationRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollaborationOpen(Frame):
     """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents.
     `document_kv`: where keys and values are transferred, the device's model that will use them."""
@@ -180,7 +181,7 @@ class CollaborationOpen(Frame):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollaborationOpened(Frame):
     """`texts`: the cloud's documents themselves, where they are transferred. `processes`: whether
     this cloud knows processors and all of the sampling settings."""
@@ -197,7 +198,7 @@ SentProbs = DraftProbs | TopList | None
 """What one side tells the other of a draft's distribution."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SideDraftFrame(Frame):
     """The sender's own draft at `base`, with its distribution or the head of it, at temperature 0 a
     top list of it, or nothing, as the rule needs. `committed`: where the sender's committed text
@@ -212,7 +213,7 @@ class SideDraftFrame(Frame):
     heard: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetFrame(Frame):
     """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
     that is said. `token_sources`: of each token, or none."""
@@ -222,7 +223,7 @@ class TargetFrame(Frame):
     token_sources: tuple[TokenSource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetch(Frame):
     """A top list of so many entries is needed of the receiver's draft at `base`."""
 

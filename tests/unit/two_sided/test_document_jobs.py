@@ -18,9 +18,9 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.decoding import document_jobs
 from tandem.two_sided.decoding.document_jobs import (

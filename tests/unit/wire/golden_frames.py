@@ -34,21 +34,23 @@ from tandem.specdec.messages import (
     Cancel,
     Committed,
     Drafts,
-    EarlyVerdict,
-    FullDistribution,
     GenerationParams,
     GoingAway,
-    HiddenStates,
-    NeedFullDistribution,
     Opened,
     Ping,
     Pong,
     PromptLogprobs,
-    Recovered,
     TokenLogprob,
     Work,
 )
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    HiddenStates,
+    NeedFullDistribution,
+    Recovered,
+)
 from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,

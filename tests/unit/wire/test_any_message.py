@@ -18,9 +18,10 @@ from tandem.core.tokens import TokenSource
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec import messages as specdec
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.rounds import messages as rounds
 from tandem.two_sided.protocol import decoder_messages as decoding
 from tandem.two_sided.protocol import messages as peer
 from tandem.two_sided.protocol.messages import DocumentKv, DocumentPart, KvModel
@@ -134,8 +135,8 @@ def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> 
         parents=data.draw(st.none() | tuples_of(st.integers(-(2**31), 2**31 - 1), 1, count)),
     )
     others = [
-        specdec.Recovered(*head, token_id=data.draw(some.uint32)),
-        specdec.NeedFullDistribution(*head),
+        rounds.Recovered(*head, token_id=data.draw(some.uint32)),
+        rounds.NeedFullDistribution(*head),
         specdec.Cancel(*head),
         specdec.Ping(*head, nonce=data.draw(some.uint32)),
     ]
@@ -162,7 +163,7 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
         draw_from=data.draw(payload),
         path=data.draw(tuples_of(some.uint32)),
     )
-    early = specdec.EarlyVerdict(
+    early = rounds.EarlyVerdict(
         *head,
         *(data.draw(some.uint32), data.draw(some.uint32), data.draw(st.booleans())),
         data.draw(outcome),
@@ -171,7 +172,7 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
     told_of = data.draw(some.logprobs(len(token_ids)))
     others = [
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
-        specdec.FullDistribution(*head, data.draw(whole)),
+        rounds.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head, data.draw(some.seconds)),
         specdec.Pong(*head, data.draw(some.uint32)),
     ]

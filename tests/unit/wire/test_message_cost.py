@@ -21,7 +21,8 @@ from tandem.core.errors import TandemError
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.generation.request import request_from_proto
 from tandem.services.retriever.ingestion import Intake
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import Open
 from tandem.two_sided.serving.decoder_codec import DecoderCodec, part_from_proto
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
