@@ -4,7 +4,6 @@ nothing of a stream is kept when it has ended."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from tandem.net.connection import Connection
@@ -13,7 +12,7 @@ from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import CollaborationOpen
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import DocumentTransfer, Sources
+from tandem.two_sided.protocol.presets import Sources
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.cloud_session import (
     CloudSession,
@@ -22,12 +21,15 @@ from tandem.two_sided.serving.cloud_session import (
     open_collaboration,
 )
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.document_transfer import ExportedDocuments
+from tandem.two_sided.serving.document_transfer import (
+    FetchStream,
+    Search,
+    documents_asked,
+    give_documents,
+)
+from tandem_api.aggregator.v1.aggregator_pb2 import FindDocuments
 
 CLOSING_S = 1.0
-
-Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-"""Finds the cloud's documents for a query, so many at most."""
 
 
 class CloudAnswers:
@@ -56,21 +58,10 @@ class CloudAnswers:
         `headers`: the asking span's."""
         request = collaboration.opening.request
 
-        async def cloud_documents() -> tuple[ContextDocument, ...]:
-            return await search(request.query, request.documents)
-
-        if request.preset.transfer is not DocumentTransfer.NONE:
-            exported = ExportedDocuments(
-                collaboration,
-                decoder=self._decoder,
-                deadline_s=self._request_timeout_s,
-                headers=headers,
-            )
-            await exported.serve(cloud_documents)
-            return
-
         async def open_decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
-            documents = () if request.preset.sources is Sources.DEVICE else await cloud_documents()
+            documents: tuple[ContextDocument, ...] = ()
+            if request.preset.sources is not Sources.DEVICE:
+                documents = await search(request.query, request.documents)
             return self._decoder_link(opening, documents, events, headers)
 
         session = CloudSession(
@@ -83,6 +74,24 @@ class CloudAnswers:
             await session.run()
         finally:
             self._sessions.discard(session)
+
+    async def asked(self, stream: FetchStream) -> FindDocuments:
+        """Read and check what a device that generates alone asks for, which costs nothing yet.
+        Raises InvalidArgument."""
+        return await documents_asked(stream)
+
+    async def give(
+        self, stream: FetchStream, find: FindDocuments, search: Search, headers: Sent = None
+    ) -> None:
+        """Send the documents that are asked for; raises what ended it."""
+        await give_documents(
+            stream,
+            find,
+            search,
+            decoder=self._decoder,
+            deadline_s=self._request_timeout_s,
+            headers=headers,
+        )
 
     def going_away(self, grace_s: float) -> None:
         """Ask the devices of all open sessions to go on elsewhere."""

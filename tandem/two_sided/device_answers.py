@@ -6,7 +6,6 @@ h."""
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.prompt import Prompt, is_conversation
-from tandem.core.tokens import PrefixedTokens
 from tandem.net.connection import Connection
 from tandem.net.failover_connection import FailoverConnection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -48,7 +46,7 @@ from tandem.two_sided.serving.device_session import (
     started_message,
     summary_message,
 )
-from tandem.two_sided.serving.document_transfer import ImportedDocuments
+from tandem.two_sided.serving.document_transfer import FetchedDocuments
 from tandem.two_sided.serving.peer_codec import DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -211,17 +209,17 @@ class DeviceAnswers:
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
-        imported = await self._imported(prepared)
+        fetched = await self._fetched(prepared)
         if preset.context is DocumentContext.JOINED:
             # Keys and values depend on what stands before them: those that came must begin.
-            return replace(prepared, documents=(*imported, *documents))
-        return replace(prepared, documents=(*documents, *imported))
+            return replace(prepared, documents=(*fetched, *documents))
+        return replace(prepared, documents=(*documents, *fetched))
 
-    async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
+    async def _fetched(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "no preset that needs a cloud is asked for without one"
         request = prepared.request
         waits = request.lost_cloud is LostCloud.WAIT
-        imported = ImportedDocuments(
+        fetched = FetchedDocuments(
             cloud=self._cloud,
             decoder=self._decoder,
             traffic=prepared.traffic,
@@ -230,11 +228,10 @@ class DeviceAnswers:
             headers=request.headers,
             tenant=request.tenant,
             in_conversation=is_conversation(request.prompt),
+            joined=prepared.preset.context is DocumentContext.JOINED,
         )
-        opening = prepared.aggregation.opening(PrefixedTokens(()), -math.inf)
-        if prepared.preset.transfer is DocumentTransfer.KV:
-            opening = replace(opening, document_kv=await imported.device_model())
-        return await imported.fetch(opening)
+        with_kv = prepared.preset.transfer is DocumentTransfer.KV
+        return await fetched.fetch(request.query, request.documents, with_kv=with_kv)
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
         request = prepared.request

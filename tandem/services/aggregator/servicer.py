@@ -89,6 +89,14 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
                 raise _wrong_side(self._side, "cloud")
             await self._collaborations.collaborate(stream)
 
+    async def FetchDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._streams) as stream:
+            if self._side != "cloud":
+                raise _wrong_side(self._side, "cloud")
+            await self._collaborations.fetch_documents(stream)
+
 
 def _wrong_side(here: str, called: str) -> Rejected:
     """Return the refusal of a call that is for the other side's aggregator."""

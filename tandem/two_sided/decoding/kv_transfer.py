@@ -6,23 +6,29 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 
 from tandem.backends.interface import KvFileRefused, KvFiles
 from tandem.core.errors import InvalidArgument
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
-from tandem.two_sided.decoding.document_store import DocumentStore, StoredText, stored_text
+from tandem.two_sided.decoding.document_store import (
+    DocumentStore,
+    StoredText,
+    joined_ids,
+    stored_text,
+)
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
 
-ReadSequence = Callable[[Sequence[ContextDocument]], Awaitable[tuple[int, ...]]]
-"""Documents that stand in one sequence as the model's token ids, checked: raises InvalidArgument
-naming the field."""
+ReadSequence = Callable[[Sequence[ContextDocument]], Awaitable[list[tuple[int, ...]]]]
+"""The token ids of each of the documents that stand in one sequence, checked: raises
+InvalidArgument naming the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +77,13 @@ class KvTransfer:
         """Return whether each sequence of documents is probably cached, imports of `caller`
         included for those that may be imported. Raises InvalidArgument."""
         return [
-            self._store.has(stored_text(await self._read(sequence), sequence[0], caller))
+            self._store.has(stored_text(await self._joined(sequence), sequence[0], caller))
             for sequence in sequences
-            if sequence
         ]
 
     async def token_count(self, sequence: Sequence[ContextDocument]) -> int:
         """Return how many tokens a sequence of documents has here. Raises InvalidArgument."""
-        return len(await self._read(sequence))
+        return len(await self._joined(sequence))
 
     def size_bytes(self, tokens: int) -> int:
         """Return the most bytes that the keys and values of `tokens` take in transfer."""
@@ -91,13 +96,10 @@ class KvTransfer:
         kept = self._kept()
         model = await self.model()
         model.check_used_by(user)
-        token_ids = await self._read(sequence)
-        origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        # The tenant's whose document stands in it, else the operator's.
-        owner = next((document.owner for document in sequence if document.owner), "")
-        text = StoredText(token_ids, owner=owner, parts=await self._parts(sequence))
-        async with self._store.held([text]) as (held,):
-            session = held.session
+        documents = zip(await self._read(sequence), sequence, strict=True)
+        texts = [StoredText(token_ids, owner=document.owner) for token_ids, document in documents]
+        origin = document_origin(model.weights, model.vocabulary_hash, joined_ids(texts))
+        async with self._store.joined(texts) as session:
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)
         digest = await asyncio.to_thread(hashlib.sha256, packed)
@@ -120,12 +122,12 @@ class KvTransfer:
         kept = self._kept()
         model = await self.model()
         kv.model.check_used_by(model)
-        token_ids = await self._read(sequence)
+        token_ids = await self._joined(sequence)
         self._check(kv, token_ids)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
         importer = Tenant(caller, sequence[0].imported_for)
-        # What is imported is nobody's own here, whoever owns it there.
-        parts = await self._parts([replace(each, owner="") for each in sequence])
+        # By these it is forgotten. What is imported is nobody's own here, whoever owns it there.
+        parts = frozenset([document_hash(await self._joined([each])) for each in sequence])
         async with self._store.room(StoredText(token_ids, importer, parts=parts)) as take_in:
 
             async def received(packed: bytes) -> None:
@@ -140,12 +142,8 @@ class KvTransfer:
 
             yield received
 
-    async def _parts(self, sequence: Sequence[ContextDocument]) -> frozenset[str]:
-        """Return the hashes by which each document of a sequence would be forgotten; none where
-        there is only one, whose hash is the sequence's."""
-        if len(sequence) == 1:
-            return frozenset()
-        return frozenset([document_hash(await self._read([each]), each.owner) for each in sequence])
+    async def _joined(self, sequence: Sequence[ContextDocument]) -> tuple[int, ...]:
+        return tuple(chain.from_iterable(await self._read(sequence)))
 
     def _check(self, kv: DocumentKv, token_ids: tuple[int, ...]) -> None:
         if kv.tokens != len(token_ids):

@@ -81,24 +81,6 @@ KvPart = DocumentKv | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentRequest(Frame):
-    """Device to cloud: the keys and values of the document that `opened` named in this place, as it
-    stands in a conversation or before a text; `joined`: of this document and all that follow it,
-    one after another in one sequence."""
-
-    index: int
-    in_conversation: bool = False
-    joined: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentPart(Frame):
-    """Cloud to device: the next part of the requested document."""
-
-    part: KvPart
-
-
-@dataclass(frozen=True, slots=True)
 class AggregationRequest:
     """One request, checked: `max_tokens` fits the context, the preset is valid. `committed_ids`:
     the resume point. `query`: what the cloud retrieves for, `documents` of them at most."""
@@ -163,12 +145,10 @@ class AggregationRequest:
 
 @dataclass(frozen=True, slots=True)
 class CollaborationOpen(Frame):
-    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents.
-    `document_kv`: where keys and values are transferred, the device's model that will use them."""
+    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents."""
 
     request: AggregationRequest
     log_mass: float
-    document_kv: KvModel | None = None
 
     @property
     def answer_header(self) -> FrameHeader:
@@ -182,14 +162,12 @@ class CollaborationOpen(Frame):
 
 @dataclass(frozen=True, slots=True)
 class CollaborationOpened(Frame):
-    """`texts`: the cloud's documents themselves, where they are transferred. `processes`: whether
-    this cloud knows processors and all of the sampling settings."""
+    """`processes`: whether this cloud knows processors and all of the sampling settings."""
 
     log_mass: float
     max_tokens: int
     documents: int = 0
     document_tokens: int = 0
-    texts: tuple[ContextDocument, ...] = ()
     processes: bool = False
 
 
@@ -231,8 +209,8 @@ class Fetch(Frame):
 
 AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch
 """Sent in both directions."""
-DeviceMessage = AnyPeerMessage | CollaborationOpen | DocumentRequest | Cancel | Ping
-CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAway | Pong
+DeviceMessage = AnyPeerMessage | CollaborationOpen | Cancel | Ping
+CloudSideMessage = AnyPeerMessage | CollaborationOpened | GoingAway | Pong
 PeerMessage = DeviceMessage | CloudSideMessage
 
 

@@ -23,7 +23,13 @@ from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import DocumentKv, KvModelMismatch
 from tests.unit.backends.reference_models import pair
-from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
+from tests.unit.two_sided.document_checks import (
+    DOCUMENTS,
+    engine_thread,
+    files_in,
+    logits_after,
+    logits_after_joined,
+)
 
 BUDGET = 2**30
 SPELLED = {f"text {number}": ids for number, ids in enumerate(DOCUMENTS)}
@@ -33,8 +39,8 @@ EDGE = Tenant("edge")
 MALLORY = Tenant("mallory")
 
 
-async def spelled(sequence: Sequence[ContextDocument]) -> tuple[int, ...]:
-    return tuple(token_id for document in sequence for token_id in SPELLED[document.text])
+async def spelled(sequence: Sequence[ContextDocument]) -> list[tuple[int, ...]]:
+    return [SPELLED[document.text] for document in sequence]
 
 
 def exchange(
@@ -179,13 +185,16 @@ async def test_several_documents_travel_as_one_sequence_and_are_forgotten_with_e
         async with taking.importing(sequence, exported.kv, "me") as received:
             await received(exported.packed)
         assert await taking.cached([sequence, sequence[:1]], "me") == [True, False]
-        expected = await logits_after(alone, [joined])
-        assert np.array_equal(await logits_after(target, [joined], ME), expected)
-        assert source.bytes_in_use == 0, "what was asked together is for one request"
+        expected = await logits_after_joined(alone, DOCUMENTS[:2])
+        found = await logits_after(target, [joined], ME)
+        # In one piece there, in two here, between which an engine rounds.
+        assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+        first = len(DOCUMENTS[0]) * engine.kv_bytes_per_token
+        assert source.bytes_in_use == first, "what was asked together is for one request"
         assert await target.forget([DOCUMENTS[1]]) == 1
         assert target.bytes_in_use == 0
         await asyncio.gather(*(store.close() for store in (alone, source, target)))
-        assert not list(tmp_path.iterdir())
+        assert len(list(tmp_path.iterdir())) == 1, "the first, as it is alone"
     assert engine.kv_bytes_in_use == 0
 
 

@@ -12,7 +12,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -20,11 +19,7 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
-    DocumentKv,
-    DocumentPart,
-    DocumentRequest,
     Fetch,
-    KvModel,
     SideDraftFrame,
     TargetFrame,
 )
@@ -63,7 +58,6 @@ HEADED = replace(OPEN, request=replace(OPEN.request, preset=AGGREGATION_PRESETS[
 PROBS = sparse_wire_probs(
     np.arange(1, V + 1, dtype=np.float32) / np.float32(V * (V + 1) / 2), "float16"
 )
-MODEL = KvModel("weights", "vocabulary", "a name")
 DRAFT = SideDraftFrame(
     *HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5, held_s=0.25, heard=3
 )
@@ -94,20 +88,17 @@ def to_device(*messages: CloudSideMessage) -> list[CloudSideMessage]:
     return [device.decode(pb.CollaborateResponse.FromString(frame)) for frame in raw]
 
 
-@pytest.mark.parametrize("name", [name for name in AGGREGATION_PRESETS if name != "dragon-lossy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, preset in AGGREGATION_PRESETS.items()
+        if name != "dragon-lossy" and preset.transfer is DocumentTransfer.NONE
+    ],
+)
 def test_an_opening_comes_through_with_every_choice(name: str) -> None:
     preset = AGGREGATION_PRESETS[name]
-    model = MODEL if preset.transfer is DocumentTransfer.KV else None
-    asked = replace(OPEN, request=replace(OPEN.request, preset=preset), document_kv=model)
-    assert to_cloud(asked) == [asked]
-
-
-def test_documents_that_travel_need_no_prompt() -> None:
-    request = replace(
-        OPEN.request, prompt_ids=(), committed_ids=(), vocabulary_size=0, eos_token_ids=frozenset(),
-        preset=replace(AGGREGATION_PRESETS["drcg-text"]),
-    )  # fmt: skip
-    asked = replace(OPEN, request=request)
+    asked = replace(OPEN, request=replace(OPEN.request, preset=preset))
     assert to_cloud(asked) == [asked]
 
 
@@ -133,8 +124,6 @@ def test_what_travels_both_ways_does(message: Any) -> None:
     [
         Cancel(*HEAD),
         Ping(*HEAD, nonce=0),
-        DocumentRequest(*HEAD, index=0),
-        DocumentRequest(*HEAD, index=1, in_conversation=True, joined=True),
     ],
 )
 def test_what_the_device_alone_says(message: DeviceMessage) -> None:
@@ -150,12 +139,9 @@ def test_what_the_device_alone_says(message: DeviceMessage) -> None:
             max_tokens=7,
             documents=2,
             document_tokens=90,
-            texts=(ContextDocument("a public text", 0.5),),
         ),
         GoingAway(*HEAD, grace_s=2.5),
         Pong(*HEAD, nonce=9),
-        DocumentPart(*HEAD, DocumentKv(MODEL, "ab12", 40, 2**33, bytes(range(32)))),
-        DocumentPart(*HEAD, b"\0chunk"),
     ],
 )
 def test_what_the_cloud_alone_says(message: CloudSideMessage) -> None:

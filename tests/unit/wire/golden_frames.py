@@ -57,13 +57,9 @@ from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
-    DocumentKv,
-    DocumentPart,
-    DocumentRequest,
     Fetch,
     TargetFrame,
 )
-from tandem.two_sided.protocol.presets import DocumentTransfer
 from tandem.two_sided.protocol.top_list import top_list
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
@@ -250,15 +246,11 @@ def _collaborate_request() -> Conversation:
     device, cloud = _peer_ends()
     headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head, opened = peer_examples.HEAD, peer_examples.OPEN
-    preset = replace(opened.request.preset, transfer=DocumentTransfer.KV)
-    travels = replace(opened, request=replace(opened.request, preset=preset))
     processed = replace(opened.request, processors=PROCESSORS)
     messages = _both_ways() | {
         "open": opened,
-        "open.kv": replace(travels, document_kv=peer_examples.MODEL),
         "open.head": peer_examples.HEADED,
         "open.processors": replace(opened, request=processed),
-        "document_wanted": DocumentRequest(*head, index=1),
         "cancel": Cancel(*head),
         "ping": Ping(*head, nonce=0),
     }
@@ -278,16 +270,12 @@ def _collaborate_response() -> Conversation:
     device, cloud = _peer_ends()
     headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head = peer_examples.HEAD
-    texts = (decoder_examples.OPEN.documents[0],)
-    opened = CollaborationOpened(*head, -math.inf, 7, 2, 90, texts)
-    kv = DocumentKv(peer_examples.MODEL, "ab12", 40, 2**33, bytes(range(32)))
+    opened = CollaborationOpened(*head, -math.inf, 7, 2, 90)
     messages = _both_ways() | {
         "opened": opened,
         "opened.processes": replace(opened, processes=True),
         "going_away": GoingAway(*head, grace_s=2.5),
         "pong": Pong(*head, nonce=9),
-        "document_part.kv": DocumentPart(*head, kv),
-        "document_part.chunk": DocumentPart(*head, b"\0chunk"),
     }
 
     def encode(message: Any) -> Message:
