@@ -54,7 +54,7 @@ from tandem.two_sided.protocol.presets import (
     Placement,
     Sources,
 )
-from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 DOCUMENTS = 2
 TOKENS = 24
@@ -208,8 +208,8 @@ def answer(
     def placement_policy(side: Side) -> tuple[PlacementPolicy | None, SideProfiler | None]:
         profiler = SideProfiler()
         if preset.placement is Placement.SCHEDULED:
-            return LatencyPlacement(lambda: both_sides(profiler.reading())), profiler
-        return placement_policy_for(preset.placement, rng, measured=lambda: None), profiler
+            return LatencyPlacement(profiler.sides), profiler
+        return placement_policy_for(preset.placement, rng), profiler
 
     one_way = LinkSettings(times.rtt_s / 2, JITTER_SHARE * added_s / 2)
     request = AggregationRequest(

@@ -73,7 +73,7 @@ def test_what_saves_next_to_nothing_is_not_worth_a_move() -> None:
 def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     said: list[bool] = []
     placement_policy = placement_policy_for(
-        Placement.SCHEDULED, RNG, measured=lambda: None, unmeasured=lambda: said.append(True)
+        Placement.SCHEDULED, RNG, unmeasured=lambda: said.append(True)
     )
     assert [placement_policy.next_side(1, at) for at in Side] == list(Side)
     assert len(said) == 2
