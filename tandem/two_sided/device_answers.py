@@ -48,12 +48,11 @@ from tandem.two_sided.serving.device_session import (
 )
 from tandem.two_sided.serving.document_transfer import FetchedDocuments
 from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem.two_sided.serving.side_session import SideDecoding
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 
 log = get_logger(__name__)
-
-CLOSING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +125,15 @@ class DeviceAnswers:
             metrics: where answers are counted.
             target_name: what the target model is called, as far as it is known.
             give_up_after_s: silence of the cloud after which it counts as lost."""
-        self._decoder = decoder
+        self._decoding = SideDecoding(decoder, profiling)
         self._cloud = cloud
-        self._profiling = profiling
         self._gauge = AggregationGauge(metrics)
         self._target_name = target_name
         self._give_up_after_s = give_up_after_s
-        self._closing_tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Wait for streams that are being closed, a little."""
-        if self._closing_tasks:
-            await asyncio.wait(self._closing_tasks, timeout=CLOSING_S)
+        await self._decoding.close()
 
     async def answer(
         self, request: DeviceRequest, cancel: Callable[[], Awaitable[None]] | None = None
@@ -152,7 +148,7 @@ class DeviceAnswers:
             make_machine=lambda opened: self._machine(prepared, opened),
             open_decoder=lambda events: self._open_decoder(prepared, events),
             open_stream=self._stream_opener(prepared, lambda: session.opened),
-            closing_tasks=self._closing_tasks,
+            closing_tasks=self._decoding.closing_tasks,
             why_silent=self._why_silent,
             spread=session_id,
         )
@@ -221,7 +217,7 @@ class DeviceAnswers:
         waits = request.lost_cloud is LostCloud.WAIT
         fetched = FetchedDocuments(
             cloud=self._cloud,
-            decoder=self._decoder,
+            decoder=self._decoding.connection,
             traffic=prepared.traffic,
             deadline_s=request.timeout_s,
             patience_s=request.timeout_s if waits else self._give_up_after_s,
@@ -246,14 +242,7 @@ class DeviceAnswers:
         )
         if prepared.preset.sources is Sources.CLOUD:
             opening = replace(opening, ahead=0)
-        return DecoderLink(
-            self._decoder,
-            opening,
-            events=events,
-            deadline_s=request.timeout_s,
-            closing_tasks=self._closing_tasks,
-            headers=request.headers,
-        )
+        return self._decoding.link(opening, events, request.timeout_s, request.headers)
 
     def _machine(self, prepared: _PreparedRequest, opened: DecodingOpened) -> SideMachine:
         request = replace(
@@ -265,14 +254,12 @@ class DeviceAnswers:
             eos_token_ids=opened.eos_token_ids,
         )
         request.sampling.validate(request.vocabulary_size)
-        profiler = self._profiling.profiler(opened.model_name, len(opened.document_tokens))
-        return SideMachine(
+        return self._decoding.machine(
             Side.DEVICE,
             request,
+            opened,
             log_mass=opened.log_mass,
             liveness=self._liveness(prepared),
-            placement_policy=self._profiling.placement_policy(request, profiler),
-            measurements=profiler,
         )
 
     def _liveness(self, prepared: _PreparedRequest) -> Liveness | None:

@@ -82,8 +82,6 @@ class DecodingOpened(Frame):
     max_tokens: int
     document_tokens: tuple[int, ...] = ()
     """Of each document."""
-    processes: bool = False
-    """Whether this decoder knows processors and all of the sampling settings."""
 
 
 @dataclass(frozen=True, slots=True)

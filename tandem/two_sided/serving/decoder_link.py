@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from tandem.core.errors import FailedPrecondition
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import upstream_rejection
-from tandem.specdec.checks import check_processes
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
@@ -124,8 +122,6 @@ class DecoderLink:
     def _receive(self, message: DecodeResponseMessage, size_bytes: int) -> None:
         match message:
             case DecodingOpened():
-                if not self._knows_enough(message):
-                    return
                 if self._opened is None:
                     self._opened = message
                     self._events.opened(message)
@@ -143,16 +139,6 @@ class DecoderLink:
                 pass  # it takes the request, or ends the stream
             case Pong():
                 pass
-
-    def _knows_enough(self, opened: DecodingOpened) -> bool:
-        sampling = self._opening.sampling
-        processors = self._opening.processors
-        try:
-            check_processes(opened.processes, sampling, processors, "decoder")
-        except FailedPrecondition as error:
-            self._events.failed(error)
-            return False
-        return True
 
     def _ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)

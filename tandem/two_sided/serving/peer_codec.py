@@ -45,11 +45,10 @@ from tandem.two_sided.serving.frame_codec import (
     GOING_AWAY,
     PING,
     PONG,
+    FrameCodec,
     FramePart,
     check_log_mass,
     check_seconds,
-    decode_frame,
-    encode_frame,
 )
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
@@ -85,77 +84,50 @@ _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "pro
 """Fields of the same name in a message here and on the wire."""
 
 
-class DeviceCodec:
+_OF_CLOUD = (FramePart("opened", CollaborationOpened, _OPENED_FIELDS), GOING_AWAY, PONG)
+
+
+class DeviceCodec(FrameCodec[DeviceMessage, CloudSideMessage]):
     """The device's end of one stream: encodes its frames, decodes the cloud's."""
 
     def __init__(self, vocabulary_size: int, probs: LocalProbs) -> None:
         both_ways = _both_ways(vocabulary_size, probs)
-        self._sent = (
-            FramePart("open", CollaborationOpen, ("log_mass",), write=_write_open),
-            *both_ways,
-            CANCEL,
-            PING,
-        )
-        self._received = (
-            FramePart("opened", CollaborationOpened, _OPENED_FIELDS, read=_read_opened),
-            *both_ways,
-            GOING_AWAY,
-            PONG,
+        opening = FramePart("open", CollaborationOpen, ("log_mass",), write=_write_open)
+        opened = FramePart("opened", CollaborationOpened, _OPENED_FIELDS, read=_read_opened)
+        super().__init__(
+            pb.CollaborateRequest,
+            sent=(opening, *both_ways, CANCEL, PING),
+            received=(opened, *both_ways, GOING_AWAY, PONG),
         )
 
-    def encode(self, message: DeviceMessage) -> pb.CollaborateRequest:
-        frame: pb.CollaborateRequest = encode_frame(pb.CollaborateRequest, self._sent, message)
-        return frame
 
-    def decode(self, frame: pb.CollaborateResponse) -> CloudSideMessage:
-        """Read a frame. Raises InvalidArgument naming the field for anything no honest cloud would
-        send."""
-        message: CloudSideMessage = decode_frame(frame, self._received)
-        return message
-
-
-class CloudSideCodec:
+class CloudSideCodec(FrameCodec[CloudSideMessage, DeviceMessage]):
     """The cloud's end of one stream: decodes the device's frames, encodes its own."""
 
     def __init__(self) -> None:
-        self._opening: CollaborationOpen | None = None
-        self._both_ways = _both_ways(0, LocalProbs())
-        self._received: tuple[FramePart, ...] = (
-            FramePart("open", CollaborationOpen, ("log_mass",), read=self._read_open),
-            CANCEL,
-            PING,
-        )
+        self._probs: LocalProbs | None = None
+        opening = FramePart("open", CollaborationOpen, ("log_mass",), read=self._read_open)
+        super().__init__(pb.CollaborateResponse, _OF_CLOUD, received=(opening, CANCEL, PING))
 
     def opened(self, vocabulary_size: int) -> None:
-        """Take the vocabulary of the session's decoder, which is open now. Until then the device's
-        drafts, targets and fetches are refused."""
-        probs = LocalProbs() if self._opening is None else self._opening.request.preset.probs
-        self._both_ways = _both_ways(vocabulary_size, probs)
-        self._received += self._both_ways
+        """Take the vocabulary of the session's decoder, which is open now. Until then drafts,
+        targets and fetches are refused."""
+        both_ways = _both_ways(vocabulary_size, self._probs or LocalProbs())
+        self._sent = (*_OF_CLOUD, *both_ways)
+        self._received = (*self._received, *both_ways)
 
     def decode(self, frame: pb.CollaborateRequest) -> DeviceMessage:
-        """Read it. Raises InvalidArgument naming the field."""
-        message: DeviceMessage = decode_frame(frame, self._received)
+        message = super().decode(frame)
         if isinstance(message, CollaborationOpen):
-            request = replace(message.request, session=message.session)
-            message = self._opening = replace(message, request=request)
-            self._both_ways = _both_ways(0, request.preset.probs)
+            return replace(message, request=replace(message.request, session=message.session))
         return message
 
-    def encode(self, message: CloudSideMessage) -> pb.CollaborateResponse:
-        sent = (
-            FramePart("opened", CollaborationOpened, _OPENED_FIELDS),
-            *self._both_ways,
-            GOING_AWAY,
-            PONG,
-        )
-        frame: pb.CollaborateResponse = encode_frame(pb.CollaborateResponse, sent, message)
-        return frame
-
     def _read_open(self, message: pb.CollaborationOpen) -> dict[str, Any]:
-        if self._opening is not None:
+        if self._probs is not None:
             raise InvalidArgument("open", "the stream is open already")
-        return _read_open(message)
+        fields = _read_open(message)
+        self._probs = fields["request"].preset.probs
+        return fields
 
 
 def _both_ways(vocabulary_size: int, choices: LocalProbs) -> tuple[FramePart, ...]:

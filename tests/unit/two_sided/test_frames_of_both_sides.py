@@ -150,7 +150,7 @@ def test_what_a_frame_says_by_saying_nothing() -> None:
     assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
     assert not DecodingTarget(1, 2, 9, (3,)).last
     older = DecodingOpened(1, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
-    assert (older.processes, older.document_tokens) == (False, ())
+    assert older.document_tokens == ()
 
 
 def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
@@ -200,7 +200,6 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
         log_mass=log_mass(RELEVANCES),
         max_tokens=20,
         document_tokens=(4, 2),
-        processes=True,
     )
 
 

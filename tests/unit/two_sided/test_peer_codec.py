@@ -84,6 +84,7 @@ def to_cloud(*messages: DeviceMessage, opened: CollaborationOpen = OPEN) -> list
 def to_device(*messages: CloudSideMessage) -> list[CloudSideMessage]:
     device, cloud = DeviceCodec(V, OPEN.request.preset.probs), CloudSideCodec()
     cloud.decode(device.encode(OPEN))
+    cloud.opened(V)
     raw = [cloud.encode(message).SerializeToString() for message in messages]
     return [device.decode(pb.CollaborateResponse.FromString(frame)) for frame in raw]
 
@@ -202,7 +203,7 @@ def test_a_head_that_no_honest_side_sends_is_refused(raw: str, words: str) -> No
 
 
 def changed(**fields: Any) -> pb.CollaborateRequest:
-    frame = DeviceCodec(V, OPEN.request.preset.probs).encode(OPEN)
+    frame: pb.CollaborateRequest = DeviceCodec(V, OPEN.request.preset.probs).encode(OPEN)
     for name, value in fields.items():
         if isinstance(value, list):
             getattr(frame.open, name)[:] = value

@@ -256,7 +256,8 @@ def _collaborate_request() -> Conversation:
     }
 
     def encode(message: Any) -> Message:
-        return (headed_device if _headed(message) else device).encode(message)
+        frame: Message = (headed_device if _headed(message) else device).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         if frame.HasField("open"):
@@ -279,7 +280,8 @@ def _collaborate_response() -> Conversation:
     }
 
     def encode(message: Any) -> Message:
-        return (headed_cloud if _headed(message) else cloud).encode(message)
+        frame: Message = (headed_cloud if _headed(message) else cloud).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         return (headed_device if _headed(frame) else device).decode(frame)
@@ -320,14 +322,14 @@ def _decode_response() -> Conversation:
     few[[3, 5]] = 0.75, 0.25
 
     def encode(message: Any) -> Message:
-        return (headed if _headed(message) else decoder).encode(message)
+        frame: Message = (headed if _headed(message) else decoder).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         return (headed_aggregator if _headed(frame) else aggregator).decode(frame)
 
     messages = {
         "opened": decoder_examples.OPENED,
-        "opened.processes": replace(decoder_examples.OPENED, processes=True),
         "draft": replace(decoder_examples.DRAFT, probs=few),
         "draft.head": replace(decoder_examples.DRAFT, token_id=HEADED_TOKEN, probs=HEAD_WITH_REST),
         "text": DecodingText(*head, "caf", 2, stopped=True),

@@ -282,7 +282,6 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
         *(data.draw(some.log_masses), data.draw(some.uint32)),
         document_tokens=data.draw(tuples_of(some.uint32)),
-        processes=data.draw(st.booleans()),
     )
     drawn = data.draw(some.token_ids), data.draw(some.sparse_distributions)
     draft = decoding.DecodingDraft(
