@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -182,15 +181,16 @@ async def test_budgets_of_documents_hold_on_both_sides(side: int, tmp_path: Path
 
 async def test_a_document_that_is_taken_in_is_at_hand(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides:
-        kv, *chunks = await exported(sides.verifier)
-        assert kv.kv.size_bytes == sum(len(part.chunk) for part in chunks)
+        size, *chunks = await exported(sides.verifier)
+        assert size.size_bytes == sum(len(part.chunk) for part in chunks)
         assert max(len(part.chunk) for part in chunks) == KV_PART_BYTES
         assert (await looked_up(sides.drafter)).cached == [False]
-        assert await imported(sides.drafter, [kv, *chunks]) == ("OK", "")
+        assert await imported(sides.drafter, [size, *chunks]) == ("OK", "")
         assert (await looked_up(sides.drafter)).cached == [True]
         assert (await looked_up(sides.drafter, DOCUMENT)).cached == [False]  # none of its own
-        assert await imported(sides.drafter, [kv, *chunks]) == ("OK", "")  # again changes nothing
-        assert sides.device.kv_bytes_in_use == kv.kv.tokens * sides.device.kv_bytes_per_token
+        assert await imported(sides.drafter, [size, *chunks]) == ("OK", "")  # again changes nothing
+        tokens = document_tokens(DOCUMENT.text)
+        assert sides.device.kv_bytes_in_use == tokens * sides.device.kv_bytes_per_token
 
 
 async def test_a_verifier_takes_nothing_in(tmp_path: Path) -> None:
@@ -207,70 +207,56 @@ async def test_a_verifier_takes_nothing_in(tmp_path: Path) -> None:
         assert (await looked_up(sides.verifier)).cached == [False]
 
 
-def forged(kv: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str, Any]:
+def forged(size: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str, Any]:
     """What must not be taken in, and the status that says so."""
     packed = b"".join(part.chunk for part in chunks)
     damaged = packed[:-9] + b"\xff\xff\xc0\x7f" + packed[-5:]  # NaN, if anybody reads it
+    other = packed.replace(b"the weights", b"our weights")
+    assert other != packed
     half = len(packed) // 2
-
-    def told(**fields: Any) -> pb.DocumentPart:
-        part = pb.DocumentPart()
-        part.CopyFrom(kv)
-        for name, value in fields.items():
-            setattr(part.kv, name, value)
-        return part
 
     def cut(raw: bytes) -> list[pb.DocumentPart]:
         starts = range(0, len(raw), KV_PART_BYTES)
         return [pb.DocumentPart(chunk=raw[at : at + KV_PART_BYTES]) for at in starts]
 
-    other = told()
-    other.kv.model.weights = "others"
-    digest = hashlib.sha256(damaged).digest()
-    rubbish = bytes(len(packed))
-    rubbish_digest = hashlib.sha256(rubbish).digest()
     return {
-        "other weights": ([other], "FAILED_PRECONDITION document_kv"),
-        "another text": ([told(document="ab")], "INVALID_ARGUMENT kv"),
-        "another length": ([told(tokens=kv.kv.tokens + 1)], "INVALID_ARGUMENT tokens"),
-        "too small": ([told(size_bytes=100)], "INVALID_ARGUMENT size_bytes"),
-        "too large": ([told(size_bytes=2**40)], "INVALID_ARGUMENT size_bytes"),
-        "no digest": ([told(sha256=b"")], "INVALID_ARGUMENT sha256"),
-        "another digest": ([told(sha256=bytes(32)), *chunks], "INVALID_ARGUMENT sha256"),
-        "damaged": ([told(sha256=digest), *cut(damaged)], "INVALID_ARGUMENT chunk: what was sent"),
+        "other weights": ([size, *cut(other)], "INVALID_ARGUMENT chunk: what was sent"),
+        "too small": ([pb.DocumentPart(size_bytes=100)], "INVALID_ARGUMENT size_bytes"),
+        "too large": ([pb.DocumentPart(size_bytes=2**40)], "INVALID_ARGUMENT size_bytes"),
+        "damaged": ([size, *cut(damaged)], "INVALID_ARGUMENT chunk: what was sent"),
         "rubbish": (
-            [told(sha256=rubbish_digest), *cut(rubbish)],
+            [size, *cut(bytes(len(packed)))],
             "INVALID_ARGUMENT chunk: what was sent cannot be read",
         ),
-        "no description": (chunks, "INVALID_ARGUMENT kv"),
-        "two descriptions": ([kv, kv], "INVALID_ARGUMENT kv"),
-        "half": ([kv, *cut(packed[:half]), None], "INVALID_ARGUMENT part: the stream ended"),
-        "more": ([kv, *cut(packed[:-1]), *cut(b"12")], "INVALID_ARGUMENT chunk: more than"),
+        "no size": (chunks, "INVALID_ARGUMENT size_bytes"),
+        "two sizes": ([size, size], "INVALID_ARGUMENT size_bytes"),
+        "half": ([size, *cut(packed[:half]), None], "INVALID_ARGUMENT part: the stream ended"),
+        "more": ([size, *cut(packed[:-1]), *cut(b"12")], "INVALID_ARGUMENT chunk: more than"),
         "a large chunk": (
-            [kv, pb.DocumentPart(chunk=bytes(KV_PART_BYTES + 1))],
+            [size, pb.DocumentPart(chunk=bytes(KV_PART_BYTES + 1))],
             "INVALID_ARGUMENT chunk",
         ),
-        "an empty chunk": ([kv, pb.DocumentPart(chunk=b"")], "INVALID_ARGUMENT chunk"),
-        "nothing": ([kv, pb.DocumentPart()], "INVALID_ARGUMENT part"),
+        "an empty chunk": ([size, pb.DocumentPart(chunk=b"")], "INVALID_ARGUMENT chunk"),
+        "nothing": ([size, pb.DocumentPart()], "INVALID_ARGUMENT part"),
     }
 
 
 async def test_what_is_not_the_document_s_is_refused(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides:
-        kv, *chunks = await exported(sides.verifier)
-        for name, (parts, expected) in forged(kv, chunks).items():
+        size, *chunks = await exported(sides.verifier)
+        for name, (parts, expected) in forged(size, chunks).items():
             code, details = await imported(sides.drafter, parts)
             assert f"{code} {details}".startswith(expected), name
             assert sides.device.kv_bytes_in_use == 0, name
         assert (await looked_up(sides.drafter)).cached == [False]
         empty = document_to_proto(ContextDocument("  ", 0.0))
-        code, details = await imported(sides.drafter, [kv], empty)
+        code, details = await imported(sides.drafter, [size], empty)
         assert (code, details) == ("INVALID_ARGUMENT", "documents[0]: is empty")
 
 
 async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides, grpc.aio.insecure_channel(sides.drafter.target) as channel:
-        kv, *_ = await exported(sides.verifier)
+        size, *_ = await exported(sides.verifier)
         labels = {"model_name": "llama", "side": "device"}
         value = sides.drafter_metrics.registry.get_sample_value
 
@@ -281,10 +267,10 @@ async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> No
 
         call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
         await call.write(
-            pb.ImportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], part=kv)
+            pb.ImportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], part=size)
         )
         assert isinstance(await call.read(), pb.ImportDocumentsResponse)
-        await until(kv.kv.tokens * sides.device.kv_bytes_per_token)
+        await until(document_tokens(DOCUMENT.text) * sides.device.kv_bytes_per_token)
         call.cancel()
         await until(0)
 
@@ -335,21 +321,20 @@ async def test_what_is_looked_for_is_bounded(tmp_path: Path) -> None:
 
 def broken(parts: Sequence[pb.DocumentPart]) -> dict[str, list[dict[str, Any]]]:
     """What a cloud may answer that breaks the conversation."""
-    kv, *chunks = parts
+    size, *chunks = parts
     texts = [document_to_proto(DOCUMENT)]
     found = {"found": aggregator_pb2.FoundDocuments(documents=texts)}
     many = aggregator_pb2.FoundDocuments(documents=texts * 65)
-    other = pb.DocumentPart(kv=kv.kv)
-    other.kv.sha256 = bytes(32)
+    rubbish = [pb.DocumentPart(chunk=bytes(len(part.chunk))) for part in chunks]
     return {
-        "a part at once": [{"part": kv}],
+        "a part at once": [{"part": size}],
         "too many": [{"found": many}],
         "an end at once": [],
-        "an end in the middle": [found, {"part": kv}],
+        "an end in the middle": [found, {"part": size}],
         "a chunk before it is said of what": [found, {"part": chunks[0]}],
-        "another document among the chunks": [found, *[{"part": kv}] * 2],
-        "something else among the chunks": [found, {"part": kv}, found],
-        "damaged": [found, *({"part": part} for part in (other, *chunks))],
+        "another document among the chunks": [found, *[{"part": size}] * 2],
+        "something else among the chunks": [found, {"part": size}, found],
+        "damaged": [found, *({"part": part} for part in (size, *rubbish))],
         "nothing in a part": [found, {"part": pb.DocumentPart()}],
         "nothing": [found, {}],
     }

@@ -3,13 +3,11 @@ checked on import. Still, only computing them again would show that they belong 
 serves nobody but its importer, and what is exported was computed here."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import chain
 
-from tandem.backends.interface import KvFileRefused, KvFiles
+from tandem.backends.interface import KvFileRefused, KvFiles, KvOrigin
 from tandem.core.errors import InvalidArgument
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
@@ -21,7 +19,7 @@ from tandem.two_sided.decoding.document_store import (
     stored_text,
 )
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import KvModel, KvUnavailable
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
@@ -29,14 +27,6 @@ HEADER_BYTES = 2**20
 ReadSequence = Callable[[Sequence[ContextDocument]], Awaitable[list[tuple[int, ...]]]]
 """The token ids of each of the documents that stand in one sequence, checked: raises
 InvalidArgument naming the field."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedKv:
-    """A description, and the bytes that it describes."""
-
-    kv: DocumentKv
-    packed: bytes
 
 
 class KvTransfer:
@@ -89,51 +79,38 @@ class KvTransfer:
         """Return the most bytes that the keys and values of `tokens` take in transfer."""
         return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
 
-    async def exported(self, sequence: Sequence[ContextDocument], user: KvModel) -> PackedKv:
+    async def exported(self, sequence: Sequence[ContextDocument]) -> bytes:
         """Return the keys and values of documents in one sequence, computed where they are not
-        cached. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or
-        ResourceExhausted."""
+        cached. Raises KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
         kept = self._kept()
-        model = await self.model()
-        model.check_used_by(user)
         documents = zip(await self._read(sequence), sequence, strict=True)
         texts = [StoredText(token_ids, owner=document.owner) for token_ids, document in documents]
-        origin = document_origin(model.weights, model.vocabulary_hash, joined_ids(texts))
+        origin = await self._origin(joined_ids(texts))
         async with self._store.joined(texts) as session:
             tensors = await self._thread.call(lambda: kept.export(session))
-            packed = await asyncio.to_thread(kept.pack, tensors, origin)
-        digest = await asyncio.to_thread(hashlib.sha256, packed)
-        kv = DocumentKv(
-            model=model,
-            document=origin.document,
-            tokens=origin.tokens,
-            size_bytes=len(packed),
-            sha256=digest.digest(),
-        )
-        return PackedKv(kv, packed)
+            return await asyncio.to_thread(kept.pack, tensors, origin)
 
     @asynccontextmanager
     async def importing(
-        self, sequence: Sequence[ContextDocument], kv: DocumentKv, caller: str
+        self, sequence: Sequence[ContextDocument], size_bytes: int, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
         """Hold room for a sequence of documents, cached for `caller` and whom it is imported for
-        once what is yielded was called with its bytes. Raises KvModelMismatch, KvUnavailable,
-        InvalidArgument naming the field, or ResourceExhausted; the call raises InvalidArgument."""
+        once what is yielded was called with its bytes. Raises KvUnavailable, InvalidArgument naming
+        the field, or ResourceExhausted; the call raises InvalidArgument for anything but what this
+        model computes of this text, as far as that can be told."""
         kept = self._kept()
-        model = await self.model()
-        kv.model.check_used_by(model)
         token_ids = await self._joined(sequence)
-        self._check(kv, token_ids)
-        origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
+        most = self.size_bytes(len(token_ids))
+        if not most - HEADER_BYTES <= size_bytes <= most:
+            why = f"{size_bytes} is not in {most - HEADER_BYTES}…{most}"
+            raise InvalidArgument("size_bytes", why)
+        origin = await self._origin(token_ids)
         importer = Tenant(caller, sequence[0].imported_for)
         # By these it is forgotten. What is imported is nobody's own here, whoever owns it there.
         parts = frozenset([document_hash(await self._joined([each])) for each in sequence])
         async with self._store.room(StoredText(token_ids, importer, parts=parts)) as take_in:
 
             async def received(packed: bytes) -> None:
-                digest = await asyncio.to_thread(hashlib.sha256, packed)
-                if digest.digest() != kv.sha256:
-                    raise InvalidArgument("sha256", "is not that of the chunks")
                 try:
                     tensors = await asyncio.to_thread(kept.unpack, packed, origin)
                 except KvFileRefused as error:
@@ -142,18 +119,12 @@ class KvTransfer:
 
             yield received
 
+    async def _origin(self, token_ids: tuple[int, ...]) -> KvOrigin:
+        model = await self.model()
+        return document_origin(model.weights, model.vocabulary_hash, token_ids)
+
     async def _joined(self, sequence: Sequence[ContextDocument]) -> tuple[int, ...]:
         return tuple(chain.from_iterable(await self._read(sequence)))
-
-    def _check(self, kv: DocumentKv, token_ids: tuple[int, ...]) -> None:
-        if kv.tokens != len(token_ids):
-            raise InvalidArgument("tokens", f"{kv.tokens}; the document has {len(token_ids)}")
-        if kv.document != document_hash(token_ids):
-            raise InvalidArgument("kv", "is of another text, or of other tokens for it")
-        most = self.size_bytes(kv.tokens)
-        if not most - HEADER_BYTES <= kv.size_bytes <= most:
-            least = most - HEADER_BYTES
-            raise InvalidArgument("size_bytes", f"{kv.size_bytes} is not in {least}…{most}")
 
     def _kept(self) -> KvFiles:
         kept = self._thread.engine.kv_files

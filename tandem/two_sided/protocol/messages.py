@@ -64,20 +64,8 @@ class KvUnavailable(FailedPrecondition):
     """A decoder keeps its documents' keys and values to itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentKv:
-    """A document's keys and values, whose `size_bytes` follow. `document` is the content hash of
-    its token ids, of which there are `tokens`; `sha256` the digest of what follows."""
-
-    model: KvModel
-    document: str
-    tokens: int
-    size_bytes: int
-    sha256: bytes
-
-
-KvPart = DocumentKv | bytes
-"""What is sent: a description, then chunks."""
+KvPart = int | bytes
+"""What is sent of documents: how many bytes follow, then these in chunks."""
 
 
 @dataclass(frozen=True, slots=True)

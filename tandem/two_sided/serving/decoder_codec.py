@@ -30,7 +30,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvModel, KvPart
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     MAX_AHEAD,
@@ -325,7 +325,6 @@ def _read_open(message: pb.Open, context_length: int) -> dict[str, Any]:
     }
 
 
-SHA256_BYTES = 32
 MAX_HASH_CHARACTERS = 128
 
 
@@ -344,35 +343,19 @@ def model_from_proto(message: pb.KvModel, field: str) -> KvModel:
     return KvModel(message.weights, message.vocabulary_hash, message.model_name)
 
 
-_KV_FIELDS = ("document", "tokens", "size_bytes", "sha256")
-
-
 def part_to_proto(part: KvPart) -> pb.DocumentPart:
     if isinstance(part, bytes):
         return pb.DocumentPart(chunk=part)
-    same = {name: getattr(part, name) for name in _KV_FIELDS}
-    return pb.DocumentPart(kv=pb.DocumentKv(model=model_to_proto(part.model), **same))
+    return pb.DocumentPart(size_bytes=part)
 
 
 def part_from_proto(message: pb.DocumentPart) -> KvPart:
     """Read it. Raises InvalidArgument naming the field."""
-    match message.WhichOneof("part"):
-        case "kv":
-            return _kv_from_proto(message.kv)
-        case "chunk":
-            size = len(message.chunk)
-            if not 1 <= size <= KV_PART_BYTES:
-                raise InvalidArgument("chunk", f"{size} bytes are not in 1…{KV_PART_BYTES}")
-            return message.chunk
-    raise InvalidArgument("part", "the frame carries none")
-
-
-def _kv_from_proto(kv: pb.DocumentKv) -> DocumentKv:
-    if len(kv.document) > MAX_HASH_CHARACTERS:
-        raise InvalidArgument("document", "is a longer hash than there are")
-    for field in ("tokens", "size_bytes"):
-        if getattr(kv, field) < 1:
-            raise InvalidArgument(field, "must be at least 1")
-    if len(kv.sha256) != SHA256_BYTES:
-        raise InvalidArgument("sha256", f"has {len(kv.sha256)} bytes, not {SHA256_BYTES}")
-    return DocumentKv(model_from_proto(kv.model, "model"), **same_fields(kv, _KV_FIELDS))
+    name = message.WhichOneof("part")
+    if name is None:
+        raise InvalidArgument("part", "the frame carries none")
+    if name == "size_bytes":
+        return message.size_bytes
+    if not 1 <= (size := len(message.chunk)) <= KV_PART_BYTES:
+        raise InvalidArgument("chunk", f"{size} bytes are not in 1…{KV_PART_BYTES}")
+    return message.chunk

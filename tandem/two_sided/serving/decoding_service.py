@@ -32,7 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingDraft,
     DecodingOpen,
 )
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvPart, KvUnavailable
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvUnavailable
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -269,10 +269,11 @@ class KvTransferService:
         most = self._transfer.size_bytes(await self._transfer.token_count(documents))
         with self._admission.reserve(most):
             async with _in_time():
-                exported = await self._transfer.exported(documents, user)
-                for part in parts_of(exported.kv, exported.packed):
-                    await stream.write(part_to_proto(part))
-        log.info("documents exported", tokens=exported.kv.tokens, bytes=exported.kv.size_bytes)
+                packed = await self._transfer.exported(documents)
+                await stream.write(part_to_proto(len(packed)))
+                for start in range(0, len(packed), KV_PART_BYTES):
+                    await stream.write(part_to_proto(packed[start : start + KV_PART_BYTES]))
+        log.info("documents exported", bytes=len(packed))
 
     async def import_documents(self, stream: ImportStream) -> None:
         """Read the parts of documents, and answer when there is room; the stream's end says that
@@ -282,15 +283,15 @@ class KvTransferService:
         async with _in_time():
             first = await stream.first(pb.ImportDocumentsRequest, "documents")
             documents = _documents_of(first, fewest=1)
-            kv = part_from_proto(first.part)
-            if not isinstance(kv, DocumentKv):
-                raise InvalidArgument("kv", "must come before the chunks")
+            size_bytes = part_from_proto(first.part)
+            if not isinstance(size_bytes, int):
+                raise InvalidArgument("size_bytes", "must come before the chunks")
             holder = current_caller().holder
-            async with self._transfer.importing(documents, kv, holder) as received:
-                with self._admission.reserve(kv.size_bytes):
+            async with self._transfer.importing(documents, size_bytes, holder) as received:
+                with self._admission.reserve(size_bytes):
                     await stream.write(pb.ImportDocumentsResponse())
-                    await received(await _chunks(stream, kv.size_bytes))
-        log.info("documents imported", tokens=kv.tokens, bytes=kv.size_bytes)
+                    await received(await _chunks(stream, size_bytes))
+        log.info("documents imported", bytes=size_bytes)
 
 
 def _documents_of(request: Any, fewest: int = 0) -> list[ContextDocument]:
@@ -299,12 +300,6 @@ def _documents_of(request: Any, fewest: int = 0) -> list[ContextDocument]:
         why = f"{len(request.documents)} are not in {fewest}…{MAX_DOCUMENTS}"
         raise InvalidArgument("documents", why)
     return list(map(document_from_proto, request.documents))
-
-
-def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:
-    """Return what is sent of documents."""
-    starts = range(0, len(packed), KV_PART_BYTES)
-    return [kv, *(packed[start : start + KV_PART_BYTES] for start in starts)]
 
 
 async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
@@ -317,7 +312,7 @@ async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
             raise InvalidArgument("part", "the stream ended before it")
         chunk = part_from_proto(frame.part)
         if not isinstance(chunk, bytes):
-            raise InvalidArgument("kv", "came among the chunks")
+            raise InvalidArgument("size_bytes", "came among the chunks")
         packed += chunk
     if len(packed) > size_bytes:
         raise InvalidArgument("chunk", f"more than the {size_bytes} bytes that were announced")

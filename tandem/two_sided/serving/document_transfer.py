@@ -35,7 +35,7 @@ from tandem.net.stream_limits import ServedStream
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import KvModel, KvUnavailable
 from tandem.two_sided.protocol.presets import MAX_QUERY_CHARACTERS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -52,7 +52,7 @@ from tandem_api.decoding.v1 import decoding_pb2, decoding_pb2_grpc
 
 log = get_logger(__name__)
 
-Part = TypeVar("Part", DocumentKv, bytes)
+Part = TypeVar("Part", int, bytes)
 FetchStream = ServedStream[pb.FetchDocumentsRequest, pb.FetchDocumentsResponse]
 Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
 """Finds the cloud's documents for a query, so many at most."""
@@ -169,7 +169,7 @@ class FetchedDocuments:
 
     async def _import(self, stream: _CloudStream, sequence: Sequence[ContextDocument]) -> None:
         """Copy the keys and values that come next from the cloud to this side's decoder."""
-        kv = await stream.part(DocumentKv)
+        size_bytes = await stream.part(int)
         documents = map(document_to_proto, sequence)
         request = decoding_pb2.ImportDocumentsRequest
         async with self._decoder.channel() as channel:
@@ -177,9 +177,9 @@ class FetchedDocuments:
                 timeout=self._deadline_s, metadata=self._headers
             )
             try:
-                await call.write(request(documents=documents, part=part_to_proto(kv)))
+                await call.write(request(documents=documents, part=part_to_proto(size_bytes)))
                 if await call.read() is not grpc.aio.EOF:  # there is room
-                    left = kv.size_bytes
+                    left = size_bytes
                     while left > 0:
                         chunk = await stream.part(bytes)
                         left -= len(chunk)
@@ -191,7 +191,7 @@ class FetchedDocuments:
                 raise _refused(error.code(), details_of(error)) from None
             finally:
                 call.cancel()
-        log.info("documents fetched", tokens=kv.tokens, bytes=kv.size_bytes)
+        log.info("documents fetched", bytes=size_bytes)
 
 
 class _CloudStream:

@@ -176,7 +176,6 @@ def worst() -> Iterator[tuple[str, Callable[[bytes], None], bytes]]:
     yield "decode target: ids", decode, field(6, field(1, IDS))
     yield "decode relevance", decode, field(7, field(1, bytes(N)))
     yield "import: a chunk", import_documents, field(2, field(2, IDS[: 60 * 2**10]))
-    yield "import: a description", import_documents, field(2, field(1, field(2, IDS)))
     yield "ingest: content", ingest, field(5, IDS)
 
 
