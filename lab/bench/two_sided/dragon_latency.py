@@ -43,7 +43,6 @@ from tandem.testing.simulation.two_sided_answer import (
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
-    LatencyPlacement,
     PlacementPolicy,
     placement_policy_for,
 )
@@ -207,9 +206,7 @@ def answer(
 
     def placement_policy(side: Side) -> tuple[PlacementPolicy | None, SideProfiler | None]:
         profiler = SideProfiler()
-        if preset.placement is Placement.SCHEDULED:
-            return LatencyPlacement(profiler.sides), profiler
-        return placement_policy_for(preset.placement, rng), profiler
+        return placement_policy_for(preset.placement, rng, measured=profiler.sides), profiler
 
     one_way = LinkSettings(times.rtt_s / 2, JITTER_SHARE * added_s / 2)
     request = AggregationRequest(

@@ -198,10 +198,10 @@ class Watched:
     profiler: SideProfiler
     decisions: list[Decision] | None
 
-    def next_side(self, position: int, aggregating: Side) -> Side:
+    def __call__(self, position: int, aggregating: Side) -> Side:
         if isinstance(self.profiler, ExpectingProfiler):
             self.profiler.expect(position)
-        chosen = self.inner.next_side(position, aggregating)
+        chosen = self.inner(position, aggregating)
         sides = self.profiler.sides()
         if self.decisions is not None and sides.complete:
             self.decisions.append(

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from tandem.core.errors import Unavailable
-from tandem.net.access import ClientAccess
 from tandem.net.served_sessions import Admission, quota_of
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.side_resources import SideResources
@@ -32,11 +31,11 @@ class CloudSide:
         self,
         settings: AggregatorSettings,
         metrics: Metrics,
-        access: ClientAccess,
+        resources: SideResources,
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._tracing = tracing
-        self._resources = SideResources(settings, metrics, access)
+        self._resources = resources
         self._answers = CloudAnswers(
             decoder=self._resources.decoder,
             profiling=self._resources.profiling,
@@ -58,7 +57,6 @@ class CloudSide:
 
     async def close(self) -> None:
         await self._answers.close()
-        await self._resources.close()
 
     async def collaborate(self, stream: CollaborationStream) -> None:
         """Serve one device's stream."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Protocol
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import Purpose, RandomSource
@@ -115,51 +114,9 @@ HYSTERESIS_S = 0.002
 """What a move must save per token: below that, measuring is noise."""
 
 
-class PlacementPolicy(Protocol):
-    """Chooses the side for the next token."""
-
-    def next_side(self, position: int, aggregating: Side) -> Side: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPlacement:
-    """Never moves."""
-
-    side: Side
-
-    def next_side(self, position: int, aggregating: Side) -> Side:
-        return self.side
-
-
-@dataclass(frozen=True, slots=True)
-class RandomPlacement:
-    """A fair coin at every token."""
-
-    rng: RandomSource
-
-    def next_side(self, position: int, aggregating: Side) -> Side:
-        return Side.DEVICE if self.rng.bernoulli(1, 2, position, Purpose.PLACE) else Side.CLOUD
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyPlacement:
-    """DRAGON §5.1: where tokens are expected sooner; stays while anything is not `measured`.
-    `decided` gets every choice and what it was made from; `unmeasured` is called where none could
-    be made."""
-
-    measured: Callable[[], BothSides]
-    decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None
-    unmeasured: Callable[[], None] = lambda: None
-    hysteresis_s: float = HYSTERESIS_S
-
-    def next_side(self, position: int, aggregating: Side) -> Side:
-        sides = self.measured()
-        if not sides.complete:
-            self.unmeasured()
-            return aggregating
-        choice = choose_side(sides, aggregating, self.hysteresis_s)
-        self.decided(choice, sides)
-        return choice.side
+PlacementPolicy = Callable[[int, Side], Side]
+"""Chooses the side for the next token, given the position of the last one and the side that
+aggregated it."""
 
 
 def placement_policy_for(
@@ -170,16 +127,30 @@ def placement_policy_for(
     decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None,
     unmeasured: Callable[[], None] = lambda: None,
 ) -> PlacementPolicy:
-    """Return the chooser that a preset names."""
+    """Return the chooser that a preset names.
+
+    DRAGON §5.1 goes where tokens are expected sooner, and stays while anything is not `measured`.
+    `decided` gets every choice and what it was made from; `unmeasured` is called where none could
+    be made."""
+
+    def scheduled(position: int, aggregating: Side) -> Side:
+        sides = measured()
+        if not sides.complete:
+            unmeasured()
+            return aggregating
+        choice = choose_side(sides, aggregating, HYSTERESIS_S)
+        decided(choice, sides)
+        return choice.side
+
+    def random(position: int, aggregating: Side) -> Side:
+        return Side.DEVICE if rng.bernoulli(1, 2, position, Purpose.PLACE) else Side.CLOUD
+
     match placement:
-        case Placement.DEVICE:
-            return FixedPlacement(Side.DEVICE)
-        case Placement.CLOUD:
-            return FixedPlacement(Side.CLOUD)
-        case Placement.RANDOM:
-            return RandomPlacement(rng)
         case Placement.SCHEDULED:
-            return LatencyPlacement(measured, decided, unmeasured)
+            return scheduled
+        case Placement.RANDOM:
+            return random
+    return lambda position, aggregating: first_side(placement)
 
 
 def first_side(placement: Placement) -> Side:

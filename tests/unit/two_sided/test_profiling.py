@@ -116,14 +116,14 @@ async def test_others_load_moves_an_answer_while_it_runs(metrics: Metrics) -> No
         profiler = profiling.profiler("small", 2)
         drafted(profiler)
         policy = profiling.placement_policy(request_for("dragon"), profiler)
-        assert policy.next_side(10, Side.DEVICE) is Side.DEVICE
+        assert policy(10, Side.DEVICE) is Side.DEVICE
         queue_s = 0.5
-        assert policy.next_side(11, Side.DEVICE) is Side.DEVICE, "nobody has asked since"
+        assert policy(11, Side.DEVICE) is Side.DEVICE, "nobody has asked since"
         assert await server.refresh()
-        assert policy.next_side(12, Side.DEVICE) is Side.CLOUD
+        assert policy(12, Side.DEVICE) is Side.CLOUD
         reached = False
         assert not await server.refresh()
-        assert policy.next_side(13, Side.DEVICE) is Side.DEVICE, "what it said is old"
+        assert policy(13, Side.DEVICE) is Side.DEVICE, "what it said is old"
         await profiling.close()
 
 
