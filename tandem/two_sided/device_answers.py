@@ -12,14 +12,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from tandem.core.probs import SamplingParams
-from tandem.core.processors import Processors
 from tandem.core.prompt import Prompt, is_conversation
 from tandem.net.connection import Connection
 from tandem.net.failover_connection import FailoverConnection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.session_runner import OpenStream
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
@@ -68,11 +67,7 @@ class DeviceRequest:
     query: str
     documents: int
     search: Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-    sampling: SamplingParams
-    processors: Processors
-    seed: int
-    max_tokens: int
-    ignore_eos: bool
+    params: GenerationParams
     stop: tuple[str, ...]
     token_texts: bool
     lost_cloud: LostCloud
@@ -185,14 +180,14 @@ class DeviceAnswers:
             prompt_ids=(),
             vocabulary_hash="",
             vocabulary_size=0,
-            sampling=request.sampling,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
+            sampling=request.params.sampling,
+            seed=request.params.seed,
+            max_tokens=request.params.max_tokens,
             preset=preset,
-            ignore_eos=request.ignore_eos,
+            ignore_eos=request.params.ignore_eos,
             query=request.query,
             documents=request.documents,
-            processors=request.processors,
+            processors=request.params.processors,
         )
         documents: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
