@@ -32,14 +32,12 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
         )
 
 
-def check_processes(
-    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
-) -> None:
-    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
-    not know them; `processes`: whether that end, at that `place`, says that it does."""
+def check_processes(processes: bool, sampling: SamplingParams, processors: Processors) -> None:
+    """Raise FailedPrecondition where sampling settings or processors are asked of a cloud that does
+    not know them; `processes`: whether it says that it does."""
     newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
     if newer and not processes:
-        raise FailedPrecondition(f"the {place} is of a version without logits processors")
+        raise FailedPrecondition("the cloud is of a version without logits processors")
 
 
 def check_committed(

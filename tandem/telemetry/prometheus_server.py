@@ -69,12 +69,6 @@ class Aged:
     age_s: float
 
 
-def freshest(*known: Aged | None) -> float | None:
-    """Return the number that was measured last; the first of those as fresh."""
-    there = [number for number in known if number is not None]
-    return min(there, key=lambda number: number.age_s).value if there else None
-
-
 def mean_of(
     samples: Sequence[Sample],
     rule: str,

@@ -149,18 +149,18 @@ def decode_response(raw: bytes) -> None:
             codec.decode(frame)
 
 
-def import_document(raw: bytes) -> None:
-    if (message := parsed(decoding_pb2.ImportDocumentRequest, raw)) is not None:
+def import_documents(raw: bytes) -> None:
+    if (message := parsed(decoding_pb2.ImportDocumentsRequest, raw)) is not None:
         with suppress(InvalidArgument):
             part_from_proto(message.part)
         with suppress(InvalidArgument):
-            document_from_proto(message.document)
+            list(map(document_from_proto, message.documents))
 
 
-def export_document(raw: bytes) -> None:
-    if (message := parsed(decoding_pb2.ExportDocumentRequest, raw)) is not None:
+def export_documents(raw: bytes) -> None:
+    if (message := parsed(decoding_pb2.ExportDocumentsRequest, raw)) is not None:
         with suppress(InvalidArgument):
-            document_from_proto(message.document)
+            list(map(document_from_proto, message.documents))
             model_from_proto(message.model, "model")
 
 
@@ -197,8 +197,8 @@ WIRE_TARGETS: Mapping[str, Target] = {
         collaborate_response,
         decode_request,
         decode_response,
-        import_document,
-        export_document,
+        import_documents,
+        export_documents,
         ingest_request,
         list_request,
         search_request,

@@ -145,7 +145,6 @@ class DecoderMachine:
             log_mass=self._mixtures.first.log_mass,
             max_tokens=self.max_tokens,
             document_tokens=tuple(self._lengths),
-            processes=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

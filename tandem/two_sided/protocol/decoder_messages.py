@@ -83,8 +83,6 @@ class DecodingOpened(Frame):
     max_tokens: int
     document_tokens: tuple[int, ...] = ()
     """Of each document."""
-    processes: bool = False
-    """Whether this decoder knows processors and all of the sampling settings."""
 
 
 @frozen

@@ -65,38 +65,8 @@ class KvUnavailable(FailedPrecondition):
     """A decoder keeps its documents' keys and values to itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentKv:
-    """A document's keys and values, whose `size_bytes` follow. `document` is the content hash of
-    its token ids, of which there are `tokens`; `sha256` the digest of what follows."""
-
-    model: KvModel
-    document: str
-    tokens: int
-    size_bytes: int
-    sha256: bytes
-
-
-KvPart = DocumentKv | bytes
-"""What is sent: a description, then chunks."""
-
-
-@frozen
-class DocumentRequest(Frame):
-    """Device to cloud: the keys and values of the document that `opened` named in this place, as it
-    stands in a conversation or before a text; `joined`: of this document and all that follow it,
-    one after another in one sequence."""
-
-    index: int
-    in_conversation: bool = False
-    joined: bool = False
-
-
-@frozen
-class DocumentPart(Frame):
-    """Cloud to device: the next part of the requested document."""
-
-    part: KvPart
+KvPart = int | bytes
+"""What is sent of documents: how many bytes follow, then these in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +134,10 @@ class AggregationRequest:
 
 @frozen
 class CollaborationOpen(Frame):
-    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents.
-    `document_kv`: where keys and values are transferred, the device's model that will use them."""
+    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents."""
 
     request: AggregationRequest
     log_mass: float
-    document_kv: KvModel | None = None
 
     @property
     def answer_header(self) -> FrameHeader:
@@ -183,14 +151,12 @@ class CollaborationOpen(Frame):
 
 @frozen
 class CollaborationOpened(Frame):
-    """`texts`: the cloud's documents themselves, where they are transferred. `processes`: whether
-    this cloud knows processors and all of the sampling settings."""
+    """`processes`: whether this cloud knows processors and all of the sampling settings."""
 
     log_mass: float
     max_tokens: int
     documents: int = 0
     document_tokens: int = 0
-    texts: tuple[ContextDocument, ...] = ()
     processes: bool = False
 
 
@@ -232,8 +198,8 @@ class Fetch(Frame):
 
 AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch
 """Sent in both directions."""
-DeviceMessage = AnyPeerMessage | CollaborationOpen | DocumentRequest | Cancel | Ping
-CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAway | Pong
+DeviceMessage = AnyPeerMessage | CollaborationOpen | Cancel | Ping
+CloudSideMessage = AnyPeerMessage | CollaborationOpened | GoingAway | Pong
 PeerMessage = DeviceMessage | CloudSideMessage
 
 
