@@ -15,9 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from tandem.cli import main
 from tests.process.running_suite import TANDEM, TIMEOUT_S, running_up, tandem
 from tests.programs import REPOSITORY, tracked_files
 
@@ -95,9 +93,9 @@ def test_a_whole_suite_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("service", ["aggregator", "drafter", "retriever", "verifier"])
 def test_a_unit_of_systemd(run: Run, service: str) -> None:
-    unit = CliRunner().invoke(main, ["install-service", "--dry-run", service])
-    (line,) = re.findall(r"^ExecStart=(.*)$", unit.stdout, re.MULTILINE)
-    run([*shlex.split(line), "--help"])
+    unit = (REPOSITORY / "deploy" / "systemd" / "tandem@.service").read_text()
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    run([sys.executable, *shlex.split(line.replace("%i", service))[1:], "--help"])
 
 
 @pytest.mark.parametrize("file", tracked_files("*Dockerfile"), ids=lambda file: file.parent.name)
