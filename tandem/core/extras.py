@@ -11,7 +11,8 @@ from types import MappingProxyType
 DISTRIBUTION = "tandem-edge"
 
 _PACKAGES = {
-    "engine": ("huggingface_hub", "jinja2", "safetensors", "tokenizers", "torch", "transformers"),
+    "hub": ("huggingface_hub",),
+    "engine": ("jinja2", "safetensors", "tokenizers", "torch", "transformers"),
     "http": ("fastapi", "starlette", "swagger_ui_bundle", "uvicorn"),
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
