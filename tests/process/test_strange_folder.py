@@ -21,7 +21,7 @@ from tests.programs import REPOSITORY, tracked_files
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
-OURS = ("tandem", "tandem_api", "lab", "services", "tools", "sitecustomize", "usercustomize")
+OURS = ("tandem", "tandem_api", "lab", "tools", "sitecustomize", "usercustomize")
 PAGE = "<p>A heron stands in the reeds.</p>"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -147,7 +147,7 @@ def test_a_process_of_a_bench(run: Run, bench: str) -> None:
 
 def test_no_program_starts_python_otherwise() -> None:
     """Wherever `sys.executable` is followed by a flag, the first is -P."""
-    rooms = ("tandem", "lab", "services", "deploy", "tools", "examples", "models")
+    rooms = ("tandem", "lab", "deploy", "tools", "examples", "models")
     unsafe = []
     for file in tracked_files(*(f"{room}/**.py" for room in rooms)):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -14,7 +14,7 @@ from tests.process.wheel_environment import Installed, build_wheel, install_whee
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
-OF_THE_CHECKOUT = ("lab", "models", "services", "tests", "tools")
+OF_THE_CHECKOUT = ("lab", "models", "tests", "tools")
 
 
 @pytest.fixture(scope="module")
