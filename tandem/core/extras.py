@@ -11,9 +11,9 @@ from types import MappingProxyType
 DISTRIBUTION = "tandem-edge"
 
 _PACKAGES = {
-    "hub": ("huggingface_hub",),
     "engine": ("jinja2", "safetensors", "tokenizers", "torch", "transformers"),
     "http": ("fastapi", "starlette", "swagger_ui_bundle", "uvicorn"),
+    "hub": ("huggingface_hub",),
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
     "llamacpp": ("xllamacpp",),
