@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/tokenize" and fake.tokenize is not None:
             self._answer(200, {"tokens": fake.tokenize(body["prompt"])})
             return
-        route = {"vllm": "/inference/v1/generate", "sglang": "/generate"}[fake.dialect]
+        route = {"vllm": "/v1/completions", "sglang": "/generate"}[fake.dialect]
         if self.path != route:
             self._answer(404, {"detail": "Not Found"})
         elif fake.key and self.headers["Authorization"] != f"Bearer {fake.key}":
@@ -116,34 +116,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _vllm(self, body: Mapping[str, Any]) -> None:
         fake = self.fake
-        sampling = body["sampling_params"]
-        text = tuple(body["token_ids"])
-        count = sampling["logprobs"]
-        if max(count, sampling.get("prompt_logprobs") or 0) > fake.max_logprobs:
+        count = body["logprobs"]
+        if count > fake.max_logprobs:
             why = f"Requested sample logprobs of {count}, which is greater than max allowed: "
             self._answer(400, {"error": {"message": f"{why}{fake.max_logprobs}"}})
             return
-        written = self._written(text, sampling["max_tokens"], count)
+        texts = [tuple(token_ids) for token_ids in body["prompt"]]
         if body.get("stream"):
-            self._stream({"choices": [_choice([step])]} for step in written)
+            written = self._written(texts[0], body["max_tokens"], count)
+            self._stream({"choices": [_choice(0, [step])]} for step in written)
             return
-        rows: list[Any] | None = None
-        if "prompt_logprobs" in sampling:
-            cached = 0 if not sampling.get("skip_reading_prefix_cache", True) else len(text)
-            rows = [None]
-            for position in range(1, len(text)):
-                # Rows of the cached part are not valid in a real server's answer either.
-                context = text[:position] if position > cached - 16 else ()
-                row = fake.top(context, sampling["prompt_logprobs"])
-                rows.append(
-                    {
-                        str(token_id): {"logprob": logprob, "rank": rank}
-                        for rank, (token_id, logprob) in enumerate(row, start=1)
-                    }
-                )
-                actual = text[position]
-                rows[-1].setdefault(str(actual), {"logprob": -50.0, "rank": 999})
-        self._answer(200, {"choices": [_choice(list(written))], "prompt_logprobs": rows})
+        choices = [
+            _choice(number, list(self._written(text, body["max_tokens"], count)))
+            for number, text in enumerate(texts)
+        ]
+        self._answer(200, {"choices": choices})
 
     def _sglang(self, body: Mapping[str, Any]) -> None:
         fake = self.fake
@@ -205,19 +192,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
 
-def _choice(steps: list[Any]) -> dict[str, Any]:
-    content = [
-        {
-            "token_id": token_id,
-            "logprob": row[0][1],
-            "top_logprobs": [{"token_id": other, "logprob": logprob} for other, logprob in row],
-        }
-        for token_id, row in steps
-    ]
+def _choice(number: int, steps: list[Any]) -> dict[str, Any]:
     return {
-        "index": 0,
+        "index": number,
         "token_ids": [token_id for token_id, _ in steps],
-        "logprobs": {"content": content},
+        "logprobs": {
+            "top_logprobs": [
+                {f"token_id:{other}": logprob for other, logprob in row} for _, row in steps
+            ]
+        },
     }
 
 

@@ -136,7 +136,7 @@ async def _known_tokens(server: RemoteServer, dialect: Dialect, served: str, siz
         except TandemError as error:
             words = str(error)
             if " answers 404" in words:
-                why = f"{server.url} has no {dialect.path()}; start vLLM with --enable-scale-out"
+                why = f"{server.url} has no {dialect.path()}: it is neither vLLM nor SGLang"
                 raise InvalidArgument("target_url", why) from error
             if " answers 400" not in words or len(tried) == 1:
                 raise

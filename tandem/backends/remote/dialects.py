@@ -21,6 +21,19 @@ ROUNDING = 1e-3
 """What rounding may lift a log-probability above 0, or a sum of probabilities above 1."""
 
 
+TOKEN_ID = "token_id:"
+LIKELIEST = {
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""What is not said a server takes from the model's own settings."""
+
+
 class Nonsense(TandemError):
     """An answer of the server that cannot be right."""
 
@@ -68,40 +81,40 @@ class Dialect(Protocol):
 
 
 class Vllm:
-    """vLLM with `--enable-scale-out`, from 0.32 on."""
+    """vLLM's completions, which answer several texts at once.
+
+    A row is what the server would write next, so a request for rows has a text for each: all but
+    the last tokens of them are the same, and found in the prefix cache. The log-probabilities of
+    a prompt would need one text only, but hold an entry for every token of it, and where the
+    prefix cache was read these are memory that nobody wrote, of which some are no numbers: the
+    server then answers with an error (seen with vLLM 0.32)."""
 
     name = "vLLM"
     more_logprobs = "--max-logprobs"
 
     def path(self) -> str:
-        return "/inference/v1/generate"
+        return "/v1/completions"
 
     def rows_body(self, wanted: RowsWanted, *, model: str, salt: str) -> dict[str, Any]:
-        body = self._body(wanted.token_ids, 1, wanted.count, model, salt)
-        if wanted.rows > 1:
-            # Without the second line the prefix cache would be passed over, and the whole text
-            # computed again. Rows of the cached part are wrong; the last ones are never cached.
-            body["sampling_params"] |= {
-                "prompt_logprobs": wanted.count,
-                "skip_reading_prefix_cache": False,
-            }
-        return body
+        first = len(wanted.token_ids) - wanted.rows + 1
+        texts = [
+            list(wanted.token_ids[:length]) for length in range(first, len(wanted.token_ids) + 1)
+        ]
+        return self._body(texts, 1, wanted.count, model, salt)
 
     def rows(self, answer: Any, wanted: RowsWanted) -> list[TopLogprobs]:
-        before = list[TopLogprobs]()
-        if wanted.rows > 1:
-            entries = _list(answer, "prompt_logprobs")
-            if len(entries) != len(wanted.token_ids):
-                raise Nonsense(f"{len(entries)} rows for {len(wanted.token_ids)} tokens")
-            before = [_ranked(entry, wanted.count) for entry in entries[1 - wanted.rows :]]
-        choice = _first(_list(answer, "choices"))
-        (last,) = self._written(choice, wanted.count, 1)
-        return [*before, last.top]
+        found = dict[int, TopLogprobs]()
+        for choice in _list(answer, "choices"):
+            (written,) = self._written(choice, wanted.count, 1)
+            found[_id(_get(choice, "index"))] = written.top
+        if sorted(found) != list(range(wanted.rows)):
+            raise Nonsense(f"{len(found)} rows, not {wanted.rows}")
+        return [found[row] for row in range(wanted.rows)]
 
     def stream_body(
         self, token_ids: Sequence[int], tokens: int, count: int, *, model: str, salt: str
     ) -> dict[str, Any]:
-        return {**self._body(token_ids, tokens, count, model, salt), "stream": True}
+        return {**self._body([list(token_ids)], tokens, count, model, salt), "stream": True}
 
     def emitted(self, event: Any, count: int, before: int) -> list[Emitted]:
         choices = _list(event, "choices")
@@ -113,30 +126,27 @@ class Vllm:
     def _written(self, choice: Any, count: int, tokens: int) -> list[Emitted]:
         """Return the `tokens` tokens of a choice."""
         token_ids = _list(choice, "token_ids", optional=True)
-        logprobs = choice.get("logprobs")
-        entries = _list(logprobs, "content") if token_ids else []
+        entries = _list(_get(choice, "logprobs"), "top_logprobs") if token_ids else []
         if len(token_ids) != tokens or len(entries) != tokens:
             raise Nonsense(f"{len(token_ids)} tokens with {len(entries)} rows, not {tokens}")
         return [
-            Emitted(_id(token_id), _listed(_list(entry, "top_logprobs"), count))
+            Emitted(_id(token_id), _by_name(entry, count))
             for token_id, entry in zip(token_ids, entries, strict=True)
         ]
 
     def _body(
-        self, token_ids: Sequence[int], tokens: int, count: int, model: str, salt: str
+        self, texts: list[list[int]], tokens: int, count: int, model: str, salt: str
     ) -> dict[str, Any]:
-        sampling = {
-            "max_tokens": tokens,
-            "temperature": 0.0,
-            "detokenize": False,
-            "ignore_eos": True,
-            "logprobs": count,
-        }
         return {
             "model": model,
-            "token_ids": list(token_ids),
-            "sampling_params": sampling,
+            "prompt": texts,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "logprobs": count,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
             "cache_salt": salt,
+            **LIKELIEST,
         }
 
 
@@ -195,24 +205,12 @@ class Sglang:
         }
 
 
-def _ranked(entry: Any, count: int) -> TopLogprobs:
-    """Return the row of {"ID": {"logprob", "rank"}}, which has the text's token beside the
-    likeliest ones."""
+def _by_name(entry: Any, count: int) -> TopLogprobs:
+    """Return the row of {"token_id:ID": log-probability}."""
     if not isinstance(entry, Mapping):
         raise Nonsense("a row has no log-probabilities")
     return _checked(
-        (
-            (_id(token_id), _number(_get(about, "logprob")))
-            for token_id, about in entry.items()
-            if _id(_get(about, "rank")) <= count
-        ),
-        count,
-    )
-
-
-def _listed(entries: Sequence[Any], count: int) -> TopLogprobs:
-    return _checked(
-        ((_id(_get(entry, "token_id")), _number(_get(entry, "logprob"))) for entry in entries),
+        ((_id(name.removeprefix(TOKEN_ID)), _number(logprob)) for name, logprob in entry.items()),
         count,
     )
 
@@ -268,7 +266,7 @@ def _first(entries: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def _id(found: Any) -> int:
-    """Return a token id, or a rank."""
+    """Return a token id, or the number of a text."""
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 12:
         return int(found)
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:

@@ -199,7 +199,7 @@ def nothing(answer: object) -> object:
 
 
 def without_rows(answer: dict[str, object]) -> object:
-    return {**answer, "prompt_logprobs": None, "meta_info": {}, "choices": []}
+    return {**answer, "meta_info": {}, "choices": []}
 
 
 def not_numbers(answer: object) -> object:
@@ -221,15 +221,11 @@ def same(token_id: int) -> int:
 def changed(
     answer: Any, number: Callable[[float], float], token: Callable[[int], int] = same
 ) -> Any:
-    """Return an answer with other log-probabilities and token ids."""
+    """Return an answer with other log-probabilities and token ids in its rows."""
     if isinstance(answer, dict):
         return {
-            (str(token(int(key))) if key.isdigit() else key): (
-                number(entry)
-                if key == "logprob"
-                else token(entry)
-                if key == "token_id"
-                else changed(entry, number, token)
+            (f"token_id:{token(int(key[9:]))}" if key.startswith("token_id:") else key): (
+                number(entry) if key.startswith("token_id:") else changed(entry, number, token)
             )
             for key, entry in answer.items()
         }
@@ -238,6 +234,34 @@ def changed(
             return [number(answer[0]), token(answer[1]), None]
         return [changed(entry, number, token) for entry in answer]
     return answer
+
+
+def row_missing(answer: Any) -> object:
+    """Return an answer that leaves out the second row."""
+    left = {**answer, "choices": answer.get("choices", [])[:1]}
+    if "meta_info" in answer:
+        rows = answer["meta_info"].get("input_top_logprobs", [])[:1]
+        left["meta_info"] = {"input_top_logprobs": rows, "output_top_logprobs": []}
+    return left
+
+
+def twice_the_same(answer: Any) -> object:
+    """Return an answer that has a row's number twice, or too few rows where they have none."""
+    if "choices" not in answer:
+        return row_missing(answer)
+    choices = answer["choices"]
+    return {"choices": [{**choices[0]} for _ in choices]}
+
+
+@pytest.mark.parametrize("fault", [row_missing, twice_the_same])
+def test_rows_that_are_missing_are_refused(
+    engine: RemoteEngine, fake: FakeServer, fault: Any
+) -> None:
+    session = engine.open(64)
+    fake.corrupt = fault
+    with pytest.raises(EngineFailed, match="nonsense"):
+        feed(engine, session, [1, 2, 3], 3)
+    assert session.length == 0
 
 
 @pytest.mark.parametrize(
