@@ -39,19 +39,38 @@ def load(choice: ModelChoice) -> LoadedModel:
         raise InvalidArgument("engine", "'remote' runs target models only")
     if choice.exits not in ("none", "auto"):
         raise InvalidArgument("exits", "the engine 'remote' does not support early exits")
-    from tandem.backends.remote.server import RemoteServer
-
-    server = RemoteServer(
-        choice.server.url,
-        key=choice.server.key,
-        certificates=choice.server.certificates,
-        silent_s=choice.server.silent_s,
-    )
+    server = _server(choice.server)
     try:
         return _connected(choice, choice.server, server)
     except BaseException:
         server.close()
         raise
+
+
+def _server(place: ServerChoice) -> RemoteServer:
+    from tandem.backends.remote.server import RemoteServer
+
+    return RemoteServer(
+        place.url, key=place.key, certificates=place.certificates, silent_s=place.silent_s
+    )
+
+
+def served_model(place: ServerChoice) -> str:
+    """Return what the server says that its model is: a folder or a hub name, else what it calls
+    the model. Raises InvalidArgument("target_url") where it cannot be asked, or has several."""
+    server = _server(place)
+    try:
+        entries = server.run(_models(server)).result()
+    except InvalidArgument:
+        raise
+    except TandemError as error:
+        raise InvalidArgument("target_url", str(error)) from error
+    finally:
+        server.close()
+    if len(entries) > 1:
+        names = ", ".join(str(entry["id"]) for entry in entries)
+        raise InvalidArgument("target_url", f"{place.url} serves several models: {names}; name one")
+    return str(entries[0].get("root") or entries[0]["id"])
 
 
 def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -> LoadedModel:
@@ -105,18 +124,22 @@ async def _dialect(server: RemoteServer) -> Dialect:
     return Vllm()
 
 
-async def _served(server: RemoteServer, name: str) -> tuple[str, int]:
-    """Return what the server calls the model, and how long a text may be (0: not said)."""
+async def _models(server: RemoteServer) -> list[dict[str, Any]]:
     models = await server.get("/v1/models")
     entries = models.get("data") if isinstance(models, dict) else None
     listed = [entry for entry in entries or () if isinstance(entry, dict) and entry.get("id")]
     if not listed:
         raise InvalidArgument("target_url", f"{server.url} lists no model at /v1/models")
-    names = [str(entry["id"]) for entry in listed]
+    return listed
+
+
+async def _served(server: RemoteServer, name: str) -> tuple[str, int]:
+    """Return what the server calls the model, and how long a text may be (0: not said)."""
+    listed = await _models(server)
     wanted = [entry for entry in listed if name in (entry["id"], entry.get("root"))]
     if not wanted and len(listed) > 1:
-        why = f"{server.url} does not serve {name!r}, but {', '.join(names)}"
-        raise InvalidArgument("model", why)
+        names = ", ".join(str(entry["id"]) for entry in listed)
+        raise InvalidArgument("model", f"{server.url} does not serve {name!r}, but {names}")
     entry = (wanted or listed)[0]
     length = entry.get("max_model_len")
     return str(entry["id"]), length if isinstance(length, int) and length > 0 else 0

@@ -31,20 +31,25 @@ class VerifierSettings(ModelSettings):
         min_length=1,
         description="Address of a vLLM or SGLang server that computes the target model, for"
         " example http://gpu:8000. `model` then gives its tokenizer.",
+        json_schema_extra={"group": "Target server"},
     )
     target_key_file: Path | None = Field(
-        default=None, description="File with the API key of the server at `target_url`."
+        default=None,
+        description="File with the API key of the server at `target_url`.",
+        json_schema_extra={"group": "Target server"},
     )
     target_ca: Path | None = Field(
         default=None,
         description="PEM certificates of the authorities that sign the certificate of the server"
         " at `target_url`. Unset: those of the system.",
+        json_schema_extra={"group": "Target server"},
     )
     target_silent_s: float = Field(
         default=300.0,
         gt=0,
         description="Seconds without a byte after which a request to the server at `target_url`"
         " is given up. Reading a long prompt is one silence.",
+        json_schema_extra={"group": "Target server"},
     )
     exits: str = Field(
         default="auto",
