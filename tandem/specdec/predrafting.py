@@ -219,8 +219,8 @@ class Predrafts:
         self._seed = seed
         self._arrivals = count()
         self._branches: dict[tuple[int, int], Branch] = {}
-        # Those that were begun, by the identity of their task; and those that wait, the next last.
-        self._begun: dict[int, Branch] = {}
+        # Those that were begun, and those that wait, of which the next is the last.
+        self._begun: list[Branch] = []
         self._waiting: list[Branch] = []
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
@@ -257,11 +257,11 @@ class Predrafts:
         branch.task = task
         branch.open = True
         self.open_count += 1
-        self._begun[id(task)] = branch
+        self._begun.append(branch)
 
     def take(self, task: DraftTask, drafts: Iterable[Drafted]) -> bool:
         """Take the next tokens of a task; False if it drafts for none of these."""
-        branch = self._begun.get(id(task))
+        branch = next((begun for begun in self._begun if begun.task is task), None)
         if branch is None:
             return False
         self.open_count -= branch.open
@@ -292,9 +292,9 @@ class Predrafts:
 
     def clear(self) -> list[DraftTask]:
         """Forget everything; returns the tasks to interrupt."""
-        for branch in self._begun.values():
+        for branch in self._begun:
             self._count(branch)
-        tasks = [branch.task for branch in self._begun.values() if branch.open and branch.task]
+        tasks = [branch.task for branch in self._begun if branch.open and branch.task]
         self._branches.clear()
         self._waiting.clear()
         self._begun.clear()
@@ -307,7 +307,7 @@ class Predrafts:
         if branch.task is None:
             self._waiting.remove(branch)
             return
-        del self._begun[id(branch.task)]
+        self._begun.remove(branch)
         self.open_count -= branch.open
         self._count(branch)
 
