@@ -13,10 +13,8 @@ from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_source import (
     AUTO,
-    ONE_DEVICE,
     LoadedModel,
     ModelChoice,
-    Parallelism,
     ServerChoice,
     is_gguf,
 )
@@ -41,13 +39,10 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "torch": _from("tandem.backends.torch"),
         "llamacpp": _from("tandem.backends.llamacpp"),
         "lookup": _from("tandem.backends.lookup"),
-        "vllm": _from("tandem.backends.vllm"),
         "remote": _from("tandem.backends.remote"),
     }
 )
 
-PARALLEL = ("vllm",)
-"""Those that can spread a model over several devices."""
 SPLITTING = ("torch",)
 """Those that can run the first layers of a model alone."""
 ELSEWHERE = ("remote",)
@@ -63,9 +58,6 @@ def load_model(choice: ModelChoice) -> LoadedModel:
     if engine not in LOADERS:
         names = ", ".join((AUTO, *LOADERS))
         why = f"unknown: {choice.engine!r}; known: {names}"
-        raise InvalidArgument("engine", why)
-    if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
-        why = f"the engine {engine!r} runs on one device; use {PARALLEL[0]!r} for several"
         raise InvalidArgument("engine", why)
     if choice.first_layers and engine not in SPLITTING:
         why = f"the engine {engine!r} cannot run a model's first layers alone; use 'torch'"
@@ -95,8 +87,6 @@ def load_served(
     exits: str = "none",
     drafts: bool = False,
     target_tokenizer: str | None = None,
-    parallel: Parallelism = ONE_DEVICE,
-    kv_budget_bytes: int = 2 * 2**30,
     batch_invariant: bool = False,
     server: ServerChoice | None = None,
     load: Loader = load_model,
@@ -113,8 +103,6 @@ def load_served(
         exits=exits,
         engine=settings.engine,
         drafts=drafts,
-        parallel=parallel,
-        kv_budget_bytes=kv_budget_bytes,
         gpu_layers=settings.gpu_layers,
         kv_cells=settings.kv_cells,
         batch_invariant=batch_invariant,

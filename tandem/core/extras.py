@@ -17,7 +17,6 @@ _PACKAGES = {
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
     "llamacpp": ("xllamacpp",),
-    "vllm": ("vllm",),
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "pypdf"),
     "office": ("docx", "openpyxl", "pptx"),

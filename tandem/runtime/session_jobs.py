@@ -13,7 +13,7 @@ import numpy as np
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import InvalidArgument
 from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import RowsAfter
@@ -21,12 +21,7 @@ from tandem.runtime.engine_jobs import ASIDE_S, Job
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.judge import (
-    DistributionAt,
-    RemoteJudge,
-    RemoteReading,
-    Verification,
-)
+from tandem.specdec.judge import DistributionAt, Verification
 from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import NO_TEXTS, TextDrafts
 from tandem.specdec.rounds.messages import EarlyVerdict
@@ -223,8 +218,8 @@ class VerifyJob(Job[Verification]):
     """One pass over a task's tokens; the result is what the task's judge reads from its logits.
 
     A row becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on
-    the engine thread. With `remote` the logits are read where they are, and processed by nothing. A
-    task that reads its prompt is read in chunks (`read_rows`), and reads no early exits."""
+    the engine thread. A task that reads its prompt is read in chunks (`read_rows`), and reads no
+    early exits."""
 
     def __init__(
         self,
@@ -233,14 +228,11 @@ class VerifyJob(Job[Verification]):
         sampling: SamplingParams,
         on_early: OnEarly = lambda verdict: None,
         rows: RowsAfter | None = None,
-        remote: RemoteJudge | None = None,
         check_row: CheckRow = lambda logits, processed: None,
     ) -> None:
         """Set up the pass. `check_row` raises where what is done to a row makes it undecidable."""
         self._check_row = check_row
         self._session = session
-        self._remote = remote
-        self._reading: RemoteReading | TandemError | None = None
         self._work = work
         self._sampling = sampling
         self._on_early = on_early
@@ -267,8 +259,6 @@ class VerifyJob(Job[Verification]):
             hidden=work.hidden,
             first_layer=work.first_layer,
         )
-        if self._remote is not None:
-            return replace(request, reader=self._remote.reader, on_read=self._take_reading)
         if work.early is None or self.read_rows is not None:
             return request
         return replace(request, exits=work.early.exits, on_exit=self._judge_early)
@@ -288,16 +278,7 @@ class VerifyJob(Job[Verification]):
             if verdict is not None:
                 self._on_early(verdict)
 
-    def _take_reading(self, reading: RemoteReading | TandemError) -> None:
-        self._reading = reading
-
     def take(self, logits: Logits) -> bool:
-        if self._remote is not None:
-            assert self._reading is not None, "the pass is over"
-            if isinstance(self._reading, TandemError):
-                raise self._reading
-            self._judgement = self._remote.whole(self._reading)
-            return True
         self._judgement = self._work.judge.judge(self._rows_of(logits))
         return True
 

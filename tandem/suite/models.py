@@ -25,7 +25,7 @@ BY_NAME = (AUTO, "torch", "llamacpp")
 """Engines whose models may be named instead of given by folder or file."""
 LOOKUP = "lookup"
 """The engine that drafts without a model."""
-WITH_TOKENIZERS = (*BY_NAME, "vllm", "remote")
+WITH_TOKENIZERS = (*BY_NAME, "remote")
 """Engines of models whose tokenizer says what may be looked up."""
 DEMO_DRAFT = "demo-draft"
 DEMO_TARGET = "demo-target"

@@ -76,7 +76,7 @@ class RemoteEngine(EngineDefaults):
 
     @property
     def kv_bytes_in_use(self) -> int:
-        return sum(session.capacity for session in self._open) * self.kv_bytes_per_token
+        return sum(session.own_capacity for session in self._open) * self.kv_bytes_per_token
 
     @property
     def sessions_open(self) -> int:
@@ -97,6 +97,7 @@ class RemoteEngine(EngineDefaults):
         check_capacity(capacity, self.context_length, length)
         session = RemoteSession(self._open, capacity, source.salt)
         session.token_ids += source.token_ids[:length]
+        session.own_capacity -= length
         return session
 
     def begin(self, batch: Sequence[ForwardRequest]) -> RemotePass:
@@ -114,11 +115,11 @@ class RemoteEngine(EngineDefaults):
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
         begun = self.begin(batch)
-        while not begun.wait(ASK_CANCELLED_EVERY_S):
-            if cancelled():
-                begun.cancel()
-                raise ForwardCancelled("cancelled while the server computed")
-        return begun.collect()
+        while not cancelled():
+            if begun.wait(ASK_CANCELLED_EVERY_S):
+                return begun.collect()
+        begun.cancel()
+        raise ForwardCancelled("cancelled while the server computed")
 
     def _ask(self, session: RemoteSession, request: ForwardRequest) -> Future[list[TopLogprobs]]:
         if request.logits_to_keep == 1:
@@ -181,10 +182,12 @@ class RemoteEngine(EngineDefaults):
 
 
 class RemoteSession(TextSession):
-    """The text of a session. Texts with another `salt` find nothing of it at the server."""
+    """The text of a session. Texts with another `salt` find nothing of it at the server.
+    `own_capacity`: what it does not share with the session that it was forked from."""
 
     def __init__(self, open_sessions: set[Any], capacity: int, salt: str) -> None:
         super().__init__(open_sessions, capacity)
+        self.own_capacity = capacity
         self.salt = salt
         self.continuation: Continuation | None = None
 

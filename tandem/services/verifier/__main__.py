@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tandem.backends.factory import Loader, load_cloud_draft, load_model, load_served
-from tandem.backends.model_source import LoadedModel, ModelChoice, Parallelism
+from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.index.reranking import find_rescoring
 from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
@@ -27,10 +27,6 @@ def build(
         settings,
         settings.model,
         exits=settings.exits,
-        parallel=Parallelism(
-            settings.tensor_parallel, settings.pipeline_parallel, settings.executor
-        ),
-        kv_budget_bytes=settings.kv_budget_bytes,
         batch_invariant=settings.batch_invariant,
         server=server_choice(settings),
         load=load,

@@ -1,7 +1,6 @@
 """Settings of the verifier."""
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -101,27 +100,6 @@ class VerifierSettings(ModelSettings):
         " each. Only with `cloud_memory_tokens`.",
         json_schema_extra={"group": "Limits"},
     )
-    tensor_parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="Tensor parallel size: devices per layer. More than one requires the"
-        " engine vllm.",
-        json_schema_extra={"group": "Model"},
-    )
-    pipeline_parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="Pipeline parallel size: groups of devices that the layers are split into.",
-        json_schema_extra={"group": "Model"},
-    )
-    executor: Literal["mp", "ray"] | None = Field(
-        default=None,
-        description="Executor of the engine vllm: mp for one machine, ray for several."
-        " Default: chosen by vLLM.",
-        json_schema_extra={"group": "Model"},
-    )
     batch_invariant: bool = Field(
         default=False,
         description="Engine llamacpp: compute each token to the same bits in every pass, so that"
@@ -138,8 +116,7 @@ class VerifierSettings(ModelSettings):
     kv_budget_bytes: int = Field(
         default=2 * 2**30,
         ge=2**20,
-        description="Maximum KV cache of all sessions together, in bytes. The engine vllm"
-        " allocates it at startup, over all devices together.",
+        description="Maximum KV cache of all sessions together, in bytes.",
         json_schema_extra={"group": "Limits", "usual": True},
     )
     max_draft_length: int = Field(

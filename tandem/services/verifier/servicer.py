@@ -209,7 +209,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
-        self._prefixes.count_engine_lookups()
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)

@@ -47,9 +47,6 @@ app.kubernetes.io/component: {{ .component.name }}
 {{- $gpu := (index .root.Values .component.key).gpu | default dict }}
 {{- $onGpu := get $gpu "enabled" | default false }}
 {{- $special := ternary $gpu $image $onGpu }}
-{{- if include "tandem.onVllm" . }}
-{{- $special = (index .root.Values .component.key).vllm }}
-{{- end }}
 {{- $repository := $special.repository }}
 {{- $digest := get $special "digest" }}
 {{- if $digest }}
@@ -70,30 +67,6 @@ The name of the Service that leads to the drafter of the caller's own node. Usag
 */}}
 {{- define "tandem.ownNodesDrafter" -}}
 {{- printf "%s-drafter-local" (include "tandem.fullname" .root) }}
-{{- end }}
-
-{{/* "true" for a component that computes with vLLM. */}}
-{{- define "tandem.onVllm" -}}
-{{- $values := index .root.Values .component.key }}
-{{- if (get ($values.vllm | default dict) "enabled") }}
-{{- $vllm := $values.vllm }}
-{{- if not $values.gpu.enabled }}{{ fail "verifier.vllm: needs verifier.gpu.enabled" }}{{ end }}
-{{- $gpus := mul $vllm.tensorParallel $vllm.pipelineParallel }}
-{{- if mod $gpus $vllm.nodes }}
-{{- fail "verifier.vllm.nodes: must divide tensorParallel × pipelineParallel" }}
-{{- end }}
-{{- if and (gt (int $vllm.nodes) 1) (ne $values.autoscaling.kind "none") }}
-{{- fail "verifier.autoscaling: only where verifier.vllm.nodes is 1" }}
-{{- end }}
-{{- "true" }}
-{{- end }}
-{{- end }}
-
-{{/* "true" for a component whose replicas are groups of pods. */}}
-{{- define "tandem.isGroup" -}}
-{{- if include "tandem.onVllm" . }}
-{{- if gt (int (index .root.Values .component.key).vllm.nodes) 1 }}true{{ end }}
-{{- end }}
 {{- end }}
 
 {{/* The claim with the models of all replicas, where there is one. */}}
