@@ -17,7 +17,6 @@ import pytest
 import tests.properties  # noqa: F401  # its profile, for whichever tests are collected
 from tests.programs import REPOSITORY
 
-
 LONGEST_FIRST = (
     "tests/process/test_cli.py",
     "tests/process/test_services.py",

@@ -69,6 +69,16 @@ The name of the Service that leads to the drafter of the caller's own node. Usag
 {{- printf "%s-drafter-local" (include "tandem.fullname" .root) }}
 {{- end }}
 
+{{/* The secret for the server that computes the target, of a component that asks one. */}}
+{{- define "tandem.targetSecret" -}}
+{{- $target := get (index .root.Values .component.key) "target" | default dict }}
+{{- if get $target "url" }}
+{{- if (index .root.Values .component.key).gpu.enabled }}{{ fail "verifier.target: that server computes; gpu.enabled must be false" }}{{ end }}
+{{- if and $target.ca (not $target.secret) }}{{ fail "verifier.target.ca: needs verifier.target.secret" }}{{ end }}
+{{- $target.secret }}
+{{- end }}
+{{- end }}
+
 {{/* The claim with the models of all replicas, where there is one. */}}
 {{- define "tandem.modelsClaim" -}}
 {{- $preload := .Values.modelHub.preload }}

@@ -55,6 +55,16 @@ service's settings model; a test starts every model with what is rendered here.
 {{- end }}
 
 {{- define "tandem.environment.verifier" }}
+{{- $target := .root.Values.verifier.target }}
+{{- with $target.url }}
+- {name: TANDEM_TARGET_URL, value: {{ . | quote }}}
+{{- if $target.secret }}
+- {name: TANDEM_TARGET_KEY_FILE, value: /etc/tandem/target/key}
+{{- end }}
+{{- if $target.ca }}
+- {name: TANDEM_TARGET_CA, value: /etc/tandem/target/ca.crt}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* What the Prometheus of the cluster knows, for components that begin with it. */}}

@@ -98,6 +98,9 @@ spec:
         - {name: tls, mountPath: /etc/tandem/tls, readOnly: true}
         - {name: keys, mountPath: /etc/tandem/keys, readOnly: true}
         {{- end }}
+        {{- if include "tandem.targetSecret" . }}
+        - {name: target, mountPath: /etc/tandem/target, readOnly: true}
+        {{- end }}
         {{- range $name, $folder := .component.folders }}
         - {name: {{ $name }}, mountPath: {{ $folder }}}
         {{- end }}
@@ -113,6 +116,9 @@ spec:
     # Whole folders, not single files: a mounted single file never sees a rotation.
     - {name: tls, secret: {secretName: {{ include "tandem.tlsSecret" $place }}, defaultMode: 0440}}
     - {name: keys, secret: {secretName: {{ include "tandem.keysSecret" $place }}, defaultMode: 0440}}
+    {{- end }}
+    {{- with include "tandem.targetSecret" . }}
+    - {name: target, secret: {secretName: {{ . }}, defaultMode: 0440}}
     {{- end }}
     {{- $claims := include "tandem.component.claims" . | fromYamlArray }}
     {{- range $name, $folder := .component.folders }}
