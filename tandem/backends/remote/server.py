@@ -30,6 +30,8 @@ MOST_REFUSALS = 3
 BUSY = frozenset({429, 503})
 EVENT = "data:"
 LAST_EVENT = "[DONE]"
+MOST_BYTES = 2**26
+"""Of an answer, or of one event of a stream; 64 rows of 64 tokens take some 200 kB."""
 SHOWN = 300
 """Characters of a server's own words that an error repeats."""
 
@@ -64,10 +66,13 @@ class RemoteServer:
                 headers=headers,
                 verify=verify,
                 timeout=httpx2.Timeout(silent_s, connect=CONNECT_S),
+                follow_redirects=False,  # the key is for this address alone
                 limits=httpx2.Limits(max_connections=connections),
             )
         except httpx2.InvalidURL as error:
             raise InvalidArgument("target_url", f"{url!r}: {error}") from error
+        self.connections_made = 0
+        """For `post` and `events`: behind a new one there may be another server than before."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="remote")
         self._thread.start()
@@ -95,67 +100,97 @@ class RemoteServer:
     async def get(self, path: str) -> Any:
         """Return the JSON of a GET; None where the server has no such route. Raises
         EngineFailed."""
-        try:
-            answer = await self._client.get(path)
-        except httpx2.HTTPError as error:
-            raise self._lost(error) from error
+        async with self._sent("GET", path) as answer:
+            text = await self._text(answer)
         if answer.status_code in (404, 405):
             return None
-        self._check(answer)
-        return _json(answer.text)
+        self._check(answer, text)
+        return _json(text)
 
     async def post(self, path: str, body: object) -> Any:
         """Return the JSON of an answer. Raises EngineFailed, ResourceExhausted."""
         async with self._asked(path, body) as answer:
-            try:
-                await answer.aread()
-            except httpx2.HTTPError as error:
-                raise self._lost(error) from error
-            return _json(answer.text)
+            return _json(await self._text(answer))
 
     async def events(self, path: str, body: object) -> AsyncIterator[Any]:
         """Yield the JSON of each event of a streamed answer. Raises as `post`."""
         async with self._asked(path, body) as answer:
-            try:
-                async for line in answer.aiter_lines():
-                    text = line[len(EVENT) :].strip() if line.startswith(EVENT) else ""
-                    if text == LAST_EVENT:
-                        return
-                    if text:
-                        yield self._event(text)
-            except httpx2.HTTPError as error:
-                raise self._lost(error) from error
+            async for line in self._lines(answer):
+                text = line[len(EVENT) :].strip() if line.startswith(EVENT) else ""
+                if text == LAST_EVENT:
+                    return
+                if text:
+                    yield self._event(text)
 
     @asynccontextmanager
     async def _asked(self, path: str, body: object) -> AsyncIterator[httpx2.Response]:
         """Yield an answer that has begun well. A busy server is asked again when it says so."""
         refusals = 0
         while True:
-            request = self._client.build_request("POST", path, json=body)
-            try:
-                answer = await self._client.send(request, stream=True)
-            except httpx2.HTTPError as error:
-                raise self._lost(error) from error
-            try:
+            async with self._sent("POST", path, body) as answer:
                 if answer.status_code not in BUSY:
-                    if answer.is_error:
-                        await answer.aread()
-                    self._check(answer)
+                    self._check(answer, "" if answer.is_success else await self._text(answer))
                     yield answer
                     return
-            finally:
-                await answer.aclose()
             refusals += 1
             wait_s = _retry_after_s(answer)
             if refusals == MOST_REFUSALS or wait_s > MOST_WAIT_S:
                 raise ResourceExhausted(f"the target's server at {self.url} is busy")
             await asyncio.sleep(wait_s)
 
-    def _check(self, answer: httpx2.Response) -> None:
-        if not answer.is_error:
+    @asynccontextmanager
+    async def _sent(
+        self, method: str, path: str, body: object = None
+    ) -> AsyncIterator[httpx2.Response]:
+        request = self._client.build_request(method, path, json=body)
+        if method == "POST":
+            request.extensions["trace"] = self._traced
+        try:
+            answer = await self._client.send(request, stream=True)
+        except httpx2.HTTPError as error:
+            raise self._lost(error) from error
+        try:
+            yield answer
+        finally:
+            await answer.aclose()
+
+    async def _traced(self, event: str, about: object) -> None:
+        if event == "connection.connect_tcp.complete":
+            self.connections_made += 1
+
+    async def _text(self, answer: httpx2.Response) -> str:
+        """Read an answer to its end. Raises Nonsense where it is endless."""
+        parts = bytearray()
+        async for part in self._bytes(answer):
+            parts += part
+            _check_size(parts)
+        return parts.decode("utf-8", "replace")
+
+    async def _lines(self, answer: httpx2.Response) -> AsyncIterator[str]:
+        left = bytearray()
+        async for part in self._bytes(answer):
+            *lines, rest = (left + part).split(b"\n")
+            left = bytearray(rest)
+            _check_size(left)
+            for line in lines:
+                yield line.decode("utf-8", "replace").rstrip("\r")
+        if left:
+            yield left.decode("utf-8", "replace")
+
+    async def _bytes(self, answer: httpx2.Response) -> AsyncIterator[bytes]:
+        try:
+            async for part in answer.aiter_bytes():
+                yield part
+        except httpx2.HTTPError as error:
+            raise self._lost(error) from error
+
+    def _check(self, answer: httpx2.Response, text: str) -> None:
+        if answer.is_success:
             return
         status = answer.status_code
-        words = _words(answer.text)
+        words = _words(text)
+        if answer.is_redirect:
+            words = "redirects are not followed"
         if status in (401, 403):
             raise EngineFailed(f"the target's server at {self.url} refuses the key: {words}")
         raise EngineFailed(f"the target's server at {self.url} answers {status}: {words}")
@@ -172,6 +207,11 @@ class RemoteServer:
         else:
             why = f"cannot be reached ({str(error) or type(error).__name__})"
         return EngineFailed(f"the target's server at {self.url} {why}")
+
+
+def _check_size(parts: bytearray) -> None:
+    if len(parts) > MOST_BYTES:
+        raise Nonsense(f"an answer of more than {MOST_BYTES >> 20} MiB")
 
 
 def _json(text: str) -> Any:
