@@ -135,8 +135,9 @@ class Controller:
 
     def opened(self, row_share: float | None, *, drafts_in_cloud: bool = False) -> None:
         """Record what the cloud says of itself. `row_share`: what it measured of its engine before
-        anybody asked, the time that a further row of a pass adds, relative to the first; None: it
-        does not say. `drafts_in_cloud`: whether it may make drafts of its own."""
+        anybody asked, the time that a further row of a pass adds, relative to the first, and 1
+        where drafts do not pay in any case; None: it does not say. `drafts_in_cloud`: whether it
+        may make drafts of its own."""
 
     def drafted(self, count: int, draft_s: float, now: float, usual: bool = True) -> None:
         """Record draft steps and their seconds; `usual`: nothing but draft steps took that time."""
@@ -285,6 +286,8 @@ class LeastCost(Controller):
         self._alone = cloud_alone(limits)
         self._stream = stream_within(limits, config)
         self.schedule = self._alone
+        self._may_pay = True
+        """Whether the cloud's passes over drafts can be worth it."""
         self._settles = False
         """Whether the next answer still belongs to the schedule before."""
         self._trial: _Trial | None = None
@@ -295,7 +298,8 @@ class LeastCost(Controller):
 
     @property
     def may_draft(self) -> bool:
-        return self.schedule.window > 0 or (self.decision is None and self._may_read())
+        first = self.decision is None and self._may_pay
+        return self.schedule.window > 0 or (first and self._may_read())
 
     def connected(self, now: float) -> None:
         first = self._began_s is None
@@ -308,7 +312,9 @@ class LeastCost(Controller):
     def opened(self, row_share: float | None, *, drafts_in_cloud: bool = False) -> None:
         if row_share is not None:
             self.estimates.begin_with(row_share)
-        if not drafts_in_cloud and self.estimates.forget_cloud_drafts():
+            self._may_pay = row_share < 1
+        forgets = not drafts_in_cloud and self.estimates.forget_cloud_drafts()
+        if forgets or not self._may_pay:
             self.decision = self._trial = None
             self._follow(self._alone)
 
@@ -370,9 +376,9 @@ class LeastCost(Controller):
         gain = self._gain_wanted(conditions, alone_s)
         if self.schedule.window:  # the hysteresis
             gain = max(self._config.negligible, gain - self._config.switch_gain)
-        streams = stream_s <= (1 - gain) * alone_s
+        streams = self._may_pay and stream_s <= (1 - gain) * alone_s
         reason = self._reason(conditions)
-        if not conditions.shared:
+        if not conditions.shared and self._may_pay:
             # What nobody knows yet is tried, and so is what may be better than it seems.
             streams = streams and not self.estimates.acceptance.is_guess
             if not streams and self._is_worth_trying(conditions, alone_s, stream_s):

@@ -125,7 +125,8 @@ class PassBudget:
         self, config: ControllerConfig = DEFAULT_CONFIG, row_share: float | None = None
     ) -> None:
         """Start with no passes seen. `row_share`: what a further token adds to a pass over one,
-        relative to it, as the engine measured it before it was used; None if it did not."""
+        relative to it, as the engine measured it before it was used, and 1 where drafts do not pay
+        in any case; None if it did not."""
         self._config = config
         self._row_share = row_share
         self.usual = UsualAcceptance(config)
@@ -155,6 +156,8 @@ class PassBudget:
             return None
         if self._row_share is None:
             first_s, further_s = self._seconds.fit()
+        elif self._row_share >= 1:
+            first_s, further_s = 0.0, sum(self._seconds.fit())
         else:
             further = min(self._row_share, self._config.surest)
             first_s, further_s = self._seconds.fit(further / (1 - further), 1.0)

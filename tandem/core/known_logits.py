@@ -52,6 +52,13 @@ def check_row(
     if known >= len(logits):
         return
     kept = 1 if sampling.greedy else sampling.top_k
+    if np.count_nonzero(logits > -np.inf) < kept:
+        raise FailedPrecondition(
+            f"the target tells of fewer than {kept} tokens here: others that it tells of are in no"
+            " vocabulary; set top_k to less, or temperature to 0"
+        )
+    if processed is logits:
+        return
     least = np.partition(logits, -known)[-known]
     highest = np.partition(processed, -kept)[-kept]
     if not highest >= least:

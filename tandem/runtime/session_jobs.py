@@ -286,7 +286,13 @@ class VerifyJob(Job[Verification]):
         rows = self._rows
         sampling = self._sampling
         if rows is None:
-            return lambda row: LogitsDistribution(logits[row], sampling)
+
+            def as_told(row: int) -> LogitsDistribution:
+                told = logits[row]
+                self._check_row(told, told)
+                return LogitsDistribution(told, sampling)
+
+            return as_told
         fed_before = self._work.fed_before
 
         def distribution_at(row: int) -> LogitsDistribution:

@@ -26,7 +26,7 @@ Fault = Callable[[Any], Any]
 @dataclass(eq=False)
 class FakeServer:
     """What the server does, and what was seen. `pass_s`: seconds of a pass; `status`: answered to
-    everything that asks for tokens, with `retry_after` where it is set."""
+    everything that asks for tokens, with `retry_after` and `location` where they are set."""
 
     probs: Distribution
     vocabulary_size: int
@@ -37,6 +37,7 @@ class FakeServer:
     pass_s: float = 0.0
     status: int = 200
     retry_after: str = ""
+    location: str = ""
     refusals: int = 10**9
     """How often `status` is answered before all is well."""
     key: str = ""
@@ -108,7 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(401, {"error": "Unauthorized"})
         elif fake.status != 200 and fake.refusals:
             fake.refusals -= 1
-            headers = {"Retry-After": fake.retry_after} if fake.retry_after else {}
+            told = {"Retry-After": fake.retry_after, "Location": fake.location}
+            headers = {name: words for name, words in told.items() if words}
             self._answer(fake.status, {"error": {"message": "come again"}}, headers)
         else:
             fake.asked.append(body)

@@ -16,9 +16,9 @@ from lab.bench.speculation.hugging_face import TandemConfiguration
 from tandem.core.errors import InvalidArgument
 
 AUTO = "auto"
-TURNS = 12
-TURNS_QUICKLY = 6
-TOKENS = 96
+TURNS = 24
+TURNS_QUICKLY = 8
+TOKENS = 192
 MOST_LONGER = 1.03
 """Time of an answer by `auto`, relative to the stream's."""
 COLUMNS = ("method", "tokens_per_s", "tpot_s", "ttft_s", "acceptance_rate", "tokens")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from tandem.backends.interface import EngineFailed
 from tandem.backends.model_source import LoadedModel, ModelChoice, ServerChoice, find_source
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.telemetry.logging import get_logger
@@ -82,13 +83,26 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
     size = _logits(source)
     try:
         dialect = server.run(_dialect(server)).result()
-        served, context_length = server.run(_served(server, choice.source)).result()
+        said = server.run(_served(server, choice.source)).result()
+        served, context_length, _ = said
         known = server.run(_known_tokens(server, dialect, served, size)).result()
         server.run(_check_vocabulary(server, served, tokenizer)).result()
     except InvalidArgument:
         raise
     except TandemError as error:
         raise InvalidArgument("target_url", str(error)) from error
+
+    async def check() -> None:
+        """Raise EngineFailed unless the server is what it was."""
+        try:
+            found = await _served(server, served)
+            if found != said:
+                raise InvalidArgument("target_url", f"it serves {found}, not {said}")
+            await _check_vocabulary(server, served, tokenizer)
+        except InvalidArgument as error:
+            why = f"the target's server at {server.url} is another one than before: {error.why}"
+            raise EngineFailed(why) from error
+
     engine = RemoteEngine(
         server,
         dialect,
@@ -98,6 +112,8 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
         vocabulary_hash=tokenizer.vocabulary_hash,
         context_length=context_length or _context_length(source),
         known_tokens=known,
+        logits=size,
+        check=check,
         eos_token_ids=frozenset(
             token_id for token_id in tokenizer.eos_token_ids if token_id < tokenizer.model_size
         ),
@@ -133,8 +149,9 @@ async def _models(server: RemoteServer) -> list[dict[str, Any]]:
     return listed
 
 
-async def _served(server: RemoteServer, name: str) -> tuple[str, int]:
-    """Return what the server calls the model, and how long a text may be (0: not said)."""
+async def _served(server: RemoteServer, name: str) -> tuple[str, int, str]:
+    """Return what the server calls the model, how long a text may be (0: not said), and where it
+    has the model from."""
     listed = await _models(server)
     wanted = [entry for entry in listed if name in (entry["id"], entry.get("root"))]
     if not wanted and len(listed) > 1:
@@ -142,7 +159,8 @@ async def _served(server: RemoteServer, name: str) -> tuple[str, int]:
         raise InvalidArgument("model", f"{server.url} does not serve {name!r}, but {names}")
     entry = (wanted or listed)[0]
     length = entry.get("max_model_len")
-    return str(entry["id"]), length if isinstance(length, int) and length > 0 else 0
+    most = length if isinstance(length, int) and length > 0 else 0
+    return str(entry["id"]), most, str(entry.get("root"))
 
 
 async def _known_tokens(server: RemoteServer, dialect: Dialect, served: str, size: int) -> int:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from asyncio import Lock
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import aclosing
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,13 @@ BYTES_PER_TOKEN = 8
 ASK_CANCELLED_EVERY_S = 0.05
 
 
+Check = Callable[[], Awaitable[None]]
+
+
+async def unchanged() -> None:
+    """Find nothing: the check of a server that is always the same."""
+
+
 class RemoteEngine(EngineDefaults):
     """Implements `tandem.backends.interface.Engine` and `DefersPasses`."""
 
@@ -60,8 +69,16 @@ class RemoteEngine(EngineDefaults):
         context_length: int,
         known_tokens: int,
         eos_token_ids: frozenset[int] = frozenset(),
+        logits: int = 0,
+        check: Check = unchanged,
     ) -> None:
-        """Take over a connection. `served_name`: what the server calls the model."""
+        """Take over a connection.
+
+        Args:
+            served_name: what the server calls the model.
+            logits: how many the model has; those beyond the vocabulary stand for no token. 0: as
+                many as the vocabulary.
+            check: raises where the server is not what it was, after it may have begun anew."""
         self.model_name = model_name
         self.vocabulary_size = vocabulary_size
         self.vocabulary_hash = vocabulary_hash
@@ -73,6 +90,10 @@ class RemoteEngine(EngineDefaults):
         self._dialect = dialect
         self._served_name = served_name
         self._open: set[RemoteSession] = set()
+        self._logits = max(logits, vocabulary_size)
+        self._check = check
+        self._checked = server.connections_made
+        self._checking = Lock()
 
     @property
     def kv_bytes_in_use(self) -> int:
@@ -143,7 +164,7 @@ class RemoteEngine(EngineDefaults):
         body = self._dialect.stream_body(
             text, left, self.known_tokens, model=self._served_name, salt=session.salt
         )
-        events = self._server.events(self._dialect.path(), body)
+        events = self._checked_events(body)
         continuation = Continuation(len(text), events, self._dialect, self.known_tokens)
         session.continuation = continuation
         row = await continuation.row_after(len(text), ())
@@ -154,12 +175,31 @@ class RemoteEngine(EngineDefaults):
     async def _rows(self, session: RemoteSession, wanted: RowsWanted) -> list[TopLogprobs]:
         body = self._dialect.rows_body(wanted, model=self._served_name, salt=session.salt)
         answer = await self._server.post(self._dialect.path(), body)
+        await self._check_again()
         return [self._within(row) for row in self._dialect.rows(answer, wanted)]
 
+    async def _checked_events(self, body: object) -> AsyncIterator[Any]:
+        """Yield the events of a stream, none before the server is known to be what it was."""
+        async with aclosing(self._server.events(self._dialect.path(), body)) as events:
+            async for event in events:
+                await self._check_again()
+                yield event
+
+    async def _check_again(self) -> None:
+        """Check the server once more if there were new connections since: there may be another one
+        behind them. Raises what the check does."""
+        async with self._checking:
+            made = self._server.connections_made
+            if made != self._checked:
+                await self._check()
+                self._checked = made
+
     def _within(self, row: TopLogprobs) -> TopLogprobs:
-        if any(token_id >= self.vocabulary_size for token_id, _ in row):
+        """Return a row without what stands for no token: models have more logits than their
+        tokenizer has tokens, to be of a round size."""
+        if any(token_id >= self._logits for token_id, _ in row):
             raise Nonsense("a row has tokens that the vocabulary does not have")
-        return row
+        return tuple(entry for entry in row if entry[0] < self.vocabulary_size)
 
     def logits_of(self, row: TopLogprobs) -> NDArray[np.float32]:
         """Return a row [V] of what the server tells."""
@@ -169,7 +209,11 @@ class RemoteEngine(EngineDefaults):
         rest = max(0.0, 1.0 - float(np.exp(logprobs).sum()))
         with np.errstate(divide="ignore"):
             each = np.log(rest / others) if others else -np.inf
-        logits = np.full(self.vocabulary_size, min(each, float(logprobs.min())), np.float32)
+        # Where fewer are known than was promised, no other is (`check_row`).
+        others_are = min(each, float(logprobs.min(initial=0.0)))
+        if len(row) < min(self.known_tokens, self.vocabulary_size):
+            others_are = -np.inf
+        logits = np.full(self.vocabulary_size, others_are, np.float32)
         logits[token_ids] = logprobs
         return logits
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -112,7 +112,7 @@ class RemoteServer:
         async with self._asked(path, body) as answer:
             return _json(await self._text(answer))
 
-    async def events(self, path: str, body: object) -> AsyncIterator[Any]:
+    async def events(self, path: str, body: object) -> AsyncGenerator[Any, None]:
         """Yield the JSON of each event of a streamed answer. Raises as `post`."""
         async with self._asked(path, body) as answer:
             async for line in self._lines(answer):

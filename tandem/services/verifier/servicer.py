@@ -151,6 +151,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._metrics = metrics
         self._tracing = tracing
         row_share = None if pass_times is None else pass_times.row_share
+        self._drafts_pay = pass_times is None or pass_times.drafts_pay
         self._budget = PassBudget(row_share=row_share)
         self._cloud_drafters = CloudDrafters(
             engine, cloud_draft, self._budget, limits.stuck_after_s
@@ -312,6 +313,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
+        if opening.settings.cloud_drafts is CloudDrafts.ANY and not self._drafts_pay:
+            settings = replace(opening.settings, cloud_drafts=CloudDrafts.NONE)
+            opening = replace(opening, settings=settings)
         check_open(opening, self._model)
         check_verify_settings(opening.settings, target=self._engine)
         check_params(opening.params, target=self._engine)

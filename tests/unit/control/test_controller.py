@@ -255,6 +255,19 @@ def test_drafts_that_may_be_better_than_they_seemed_are_tried_once() -> None:
     assert controller.decisions[Reason.TRIAL] == 1
 
 
+def test_where_drafts_pay_in_no_case_none_are_made() -> None:
+    """Be it that earlier answers found them good, or that nobody knows."""
+    for warm in (known(rate=0.95), NO_WARM_START):
+        session = Session(auto(warm, max_tokens=400))
+        session.controller.opened(1.0)
+        assert not session.controller.may_draft
+        session.ping()
+        for _ in range(200):
+            session.token()
+            assert session.controller.schedule == ALONE
+        assert Reason.TRIAL not in session.controller.decisions
+
+
 def test_pings_tell_the_round_trip_once_a_second() -> None:
     controller = auto()
     assert controller.trip_wanted(0.0)

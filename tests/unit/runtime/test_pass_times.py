@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tandem.backends.interface import never
 from tandem.runtime.pass_times import DRAFT_ROWS, PassTimes, measure_pass_times
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -82,3 +83,41 @@ def test_the_dearest_further_row_counts() -> None:
     found = measure_pass_times(Jumping(16, scripted_probs(3, 16), context_length=64), clock)
     assert found is not None
     assert found.row_share == pytest.approx(0.7, abs=0.02)
+
+
+class Elsewhere(PacedEngine):
+    """Computed by a server: a request takes `request_s` besides, and a token that follows what the
+    server wrote is read from its stream."""
+
+    def __init__(self, token_s: float, row_s: float, request_s: float, clock: Clock) -> None:
+        inner = ScriptedEngine(16, scripted_probs(3, 16), context_length=64)
+        super().__init__(inner, 0.0, 0.0, clock=clock, sleep=clock.sleep)
+        self._times = token_s, row_s, request_s
+        self._pass = clock.sleep
+
+    def begin(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+    def forward(self, batch: Any, cancelled: Any = never) -> Any:
+        token_s, row_s, request_s = self._times
+        (request,) = batch
+        rows = len(request.token_ids)
+        follows = rows == 1 and request.session.length > 0
+        self._pass(token_s if follows else request_s + token_s + (rows - 1) * row_s)
+        return super().forward(batch, cancelled)
+
+
+@pytest.mark.parametrize(
+    ("token_s", "row_s", "request_s", "pays"),
+    [(0.020, 0.0002, 0.005, True), (0.0035, 0.0005, 0.008, False), (0.02, 0.019, 0.0, False)],
+)
+def test_where_passes_are_requests_drafts_pay_only_where_these_are_short(
+    token_s: float, row_s: float, request_s: float, pays: bool
+) -> None:
+    """As on a GPU, on a CPU, and with rows that cost what tokens cost."""
+    clock = Clock()
+    found = measure_pass_times(Elsewhere(token_s, row_s, request_s, clock), clock)
+    assert found is not None
+    assert found.first_s == pytest.approx(token_s, rel=0.05)
+    assert found.drafts_pay is pays
+    assert (found.row_share == 1) is not pays

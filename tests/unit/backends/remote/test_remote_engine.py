@@ -17,7 +17,7 @@ from tandem.backends.interface import (
     Session,
 )
 from tandem.backends.remote.dialects import Dialect, Sglang, Vllm
-from tandem.backends.remote.engine import RemoteEngine
+from tandem.backends.remote.engine import Check, RemoteEngine, unchanged
 from tandem.backends.remote.server import RemoteServer
 from tandem.core.errors import ResourceExhausted
 from tandem.testing.remote_server import FakeServer, serving
@@ -41,7 +41,13 @@ def engine(fake: FakeServer) -> Iterator[RemoteEngine]:
     engine.close()
 
 
-def engine_of(fake: FakeServer, known: int = 20, silent_s: float = 30.0) -> RemoteEngine:
+def engine_of(
+    fake: FakeServer,
+    known: int = 20,
+    silent_s: float = 30.0,
+    logits: int = 0,
+    check: Check = unchanged,
+) -> RemoteEngine:
     return RemoteEngine(
         RemoteServer(fake.url, key=fake.key, silent_s=silent_s),
         DIALECTS[fake.dialect],
@@ -51,6 +57,8 @@ def engine_of(fake: FakeServer, known: int = 20, silent_s: float = 30.0) -> Remo
         vocabulary_hash="hash",
         context_length=fake.context_length,
         known_tokens=known,
+        logits=logits,
+        check=check,
     )
 
 
@@ -324,3 +332,71 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < ends_s, "it never came"
         time.sleep(0.01)
+
+
+async def another() -> None:
+    raise EngineFailed("it is another one")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_server_behind_a_new_connection_is_checked_before_it_is_believed(
+    fake: FakeServer, rows: int
+) -> None:
+    engine = engine_of(fake, check=another)
+    session = engine.open(64)
+    with pytest.raises(EngineFailed, match="another one"):
+        feed(engine, session, [1, 2, 3], rows)
+    assert session.length == 0
+
+
+def test_it_is_checked_once_as_long_as_the_connection_lasts(fake: FakeServer) -> None:
+    checks = list[int]()
+
+    async def count() -> None:
+        checks.append(1)
+
+    engine = engine_of(fake, check=count)
+    session = engine.open(64)
+    for _ in range(4):
+        feed(engine, session, [1, 2, 3], 3)
+    assert len(checks) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_logits_of_no_token_are_left_out(fake: FakeServer, rows: int) -> None:
+    """Of a model with more logits than its tokenizer has tokens: what is left is right, and no
+    other token is made up in their place."""
+    fake.corrupt = lambda answer: changed(
+        answer, lambda logprob: logprob, lambda token: token if token % 4 else token + VOCABULARY
+    )
+    engine = engine_of(fake, logits=2 * VOCABULARY)
+    logits = feed(engine, engine.open(64), [1, 2, 3], rows)
+    for back, row in enumerate(reversed(logits)):
+        probs = np.asarray(PROBS(tuple([1, 2, 3][: 3 - back])))
+        told = [token for token in np.argsort(-probs, kind="stable")[:20] if token % 4]
+        np.testing.assert_allclose(row[told], np.log(probs[told]), atol=1e-5)
+        assert np.isneginf(np.delete(row, told)).all()
+
+
+def endless(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.backends.remote.server.MOST_BYTES", 2000)
+    fake.corrupt = lambda answer: {**answer, "more": "x" * 300_000}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_answer_that_does_not_end_is_given_up(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    engine = engine_of(fake)
+    endless(fake, monkeypatch)
+    with pytest.raises(EngineFailed, match="nonsense: an answer of more than"):
+        feed(engine, engine.open(64), [1, 2, 3], rows)
+
+
+def test_a_key_follows_no_redirect(fake: FakeServer) -> None:
+    fake.key = "secret"
+    engine = engine_of(fake)
+    fake.status, fake.location = 307, "http://127.0.0.1:9/elsewhere"
+    for rows in (1, 3):
+        with pytest.raises(EngineFailed, match="307: redirects are not followed"):
+            feed(engine, engine.open(64), [1, 2, 3], rows)
