@@ -32,6 +32,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.device_side import DeviceSide
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
 from tandem.services.aggregator.retrieval import Retrieval
+from tandem.services.aggregator.side_resources import SideResources
 from tandem.services.aggregator.slots import Slots
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
@@ -75,6 +76,7 @@ class Requests:
         settings: AggregatorSettings,
         metrics: Metrics,
         access: ClientAccess,
+        resources: SideResources,
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._settings = settings
@@ -88,8 +90,9 @@ class Requests:
             quota=quota_of(settings),
             series=metrics.holders(),
         )
+        self._resources = resources
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
-        self._two_sides = DeviceSide(settings, metrics, access, lambda: self._series.target_name)
+        self._two_sides = DeviceSide(settings, metrics, resources, lambda: self._series.target_name)
         self.leaving = False
         self.left = asyncio.Event()
         self.ending = asyncio.Event()
@@ -118,7 +121,7 @@ class Requests:
 
     async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
         """Describe the suite. Raises Rejected with the status."""
-        embedding = asyncio.create_task(self._two_sides.retrieval.embedding())
+        embedding = asyncio.create_task(self._resources.retrieval.embedding())
         try:
             async with self._connection.channel() as channel:
                 described: pb.DescribeResponse = await DrafterServiceStub(channel).Describe(
@@ -163,14 +166,14 @@ class Requests:
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
     ) -> EmbedResponse:
         """Return vectors from the retriever's model. Raises FailedPrecondition or Rejected."""
-        return await self._two_sides.retrieval.embed(
+        return await self._resources.retrieval.embed(
             texts, most_tokens, tenant=current_caller().holder
         )
 
     @property
     def documents(self) -> Retrieval:
         """The device's."""
-        return self._two_sides.retrieval
+        return self._resources.retrieval
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
