@@ -7,7 +7,7 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage, MIMEPart
 
 from tandem.core.errors import InvalidArgument
-from tandem.index.decoding import by_label, decoded_page, decoded_text
+from tandem.index.decoding import by_label, decoded_page, is_utf8
 from tandem.index.page_text import page_text
 
 SHOWN_HEADS = ("Subject", "From", "To", "Cc", "Date")
@@ -57,11 +57,15 @@ def _shown(part: MIMEPart) -> Iterator[str]:
 
 
 def _decoded(part: MIMEPart, *, is_page: bool) -> str:
-    """Return the text of a part, in the encoding that its head names."""
+    """Return the text of a part: UTF-8, or in the encoding that its head names."""
     content = part.get_payload(decode=True)
     if not isinstance(content, bytes):  # of a part that says that it has parts
         return ""
-    text = by_label(content, label) if (label := part.get_content_charset()) else None
+    content = content.replace(b"\0", b"")  # one odd part costs no other
+    label = part.get_content_charset()
+    text = None
+    if label and (content.isascii() or not is_utf8(content)):
+        text = by_label(content, label)
     if text is None:
-        text = decoded_page(content) if is_page else decoded_text(content)
+        text = decoded_page(content)
     return page_text(text)[1] if is_page else text

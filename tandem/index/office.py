@@ -11,6 +11,7 @@ import io
 import posixpath
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem.core.errors import InvalidArgument
@@ -182,9 +183,11 @@ def _bounded(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 
 
 def _shown(cell: Any) -> str:
-    value = cell.value
-    if isinstance(value, float | int) and "%" in (cell.number_format or ""):
+    value, shown_as = cell.value, cell.number_format or ""
+    if isinstance(value, float | int) and "%" in shown_as:
         return f"{100 * value:.10g}%"
+    if isinstance(value, datetime) and "h" not in shown_as.lower():
+        return str(value.date())
     return "" if value is None else str(value)
 
 

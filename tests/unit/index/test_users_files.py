@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import date, datetime
 from email.message import EmailMessage
 from typing import Any
 
@@ -13,6 +14,7 @@ from pptx import Presentation
 from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
+from pypdf import PdfWriter
 
 from tandem.index.extraction import Format, Refusal, extract
 from tandem.index.records import Document
@@ -25,7 +27,7 @@ from tests.unit.index.written_office import (
     run,
     table,
 )
-from tests.unit.index.written_pdfs import pdf_with_font
+from tests.unit.index.written_pdfs import pdf, pdf_with_font
 
 ONE_INCH = Inches(1)
 
@@ -316,6 +318,15 @@ def test_sheets_of_a_workbook_are_read_whatever_they_hold() -> None:
     ]
 
 
+def test_texts_in_the_cells_of_other_programs_are_read() -> None:
+    at = datetime(2024, 2, 29, 9, 30)
+    content = saved(workbook(["name", "day", "at"], ["@", date(2024, 2, 29), at])[0])
+    inline = b'<c r="A2" t="inlineStr"><is><r><t>in</t></r><r><t>line</t></r></is></c>'
+    content = changed(content, "xl/worksheets/sheet1.xml", rb'<c r="A2"[^>]*>.*?</c>', inline)
+    (_, row) = lines_of(content, Format.XLSX)
+    assert row == "name: inline; day: 2024-02-29; at: 2024-02-29 09:30:00"
+
+
 def presentation() -> tuple[Any, Any]:
     made = Presentation()
     slide = made.slides.add_slide(made.slide_layouts[5])
@@ -331,6 +342,15 @@ def test_text_in_groups_of_a_slide_is_read() -> None:
     inner = outer.shapes.add_group_shape()
     inner.shapes.add_textbox(*[ONE_INCH] * 4).text_frame.text = "in a group of it"
     assert lines_of(saved(made), Format.PPTX) == ["Title", "in a group", "in a group of it"]
+
+
+def test_a_cell_of_a_slide_s_table_may_span_columns() -> None:
+    made, slide = presentation()
+    grid = slide.shapes.add_table(2, 3, *[ONE_INCH] * 4).table
+    for place, text in enumerate(("a", "b", "c", "x", "", "z")):
+        grid.cell(place // 3, place % 3).text = text
+    grid.cell(1, 0).merge(grid.cell(1, 1))
+    assert lines_of(saved(made), Format.PPTX) == ["Title", "a: x; c: z"]
 
 
 def test_charts_of_a_slide_are_read() -> None:
@@ -391,6 +411,42 @@ def test_other_letters_of_a_pdf_are_those_that_its_font_names() -> None:
     assert text_of(mapped, Format.PDF) == "fi日\U0001d70e"
 
 
+def protected(password: str) -> bytes:
+    writer = PdfWriter(clone_from=io.BytesIO(pdf("for some eyes")))
+    writer.encrypt(password, "the owner's", algorithm="RC4-128")
+    return saved_pdf(writer)
+
+
+def saved_pdf(writer: PdfWriter) -> bytes:
+    written = io.BytesIO()
+    writer.write(written)
+    return written.getvalue()
+
+
+def test_a_pdf_is_read_unless_it_has_a_password() -> None:
+    """Many forbid to print or change them, which needs an encryption but no password to read."""
+    assert text_of(protected(""), Format.PDF) == "for some eyes"
+    refused = read(protected("secret"), Format.PDF)
+    assert isinstance(refused, Refusal)
+    assert refused.why == "content: is a PDF with a password"
+
+
+def test_pages_of_a_pdf_follow_each_other_under_its_title() -> None:
+    writer = PdfWriter()
+    for words in ("one page", "another"):
+        writer.append(io.BytesIO(pdf(words)))
+    writer.pages[1].rotate(90)
+    writer.add_metadata({"/Title": "Größe \U0001d70e"})
+    document = read(saved_pdf(writer), Format.PDF)
+    assert document == Document("doc", "one page\n\nanother", "Größe \U0001d70e")
+
+
+def test_a_pdf_with_bytes_around_it_is_read() -> None:
+    """As servers and mail programs leave them."""
+    content = pdf("words")
+    assert text_of(b"\r\n\r\n" + content + b"\n\0\0", Format.PDF) == "words"
+
+
 def mail(**heads: str) -> EmailMessage:
     made = EmailMessage()
     for name, value in heads.items():
@@ -418,6 +474,7 @@ def test_a_mail_is_read_decoded(transfer: str) -> None:
         ("gb2312", "gb18030", "朱镕基"),
         ("windows-1252", "cp1252", "“5 €”"),
         ("unknown-8bit", "utf-8", "Gebühr"),
+        ("iso-8859-1", "utf-8", "Gebühr"),  # as it comes where a program has rewritten the body
     ],
 )
 def test_a_mail_is_read_in_the_encoding_that_its_head_names(
@@ -448,6 +505,14 @@ def test_a_mail_names_what_is_attached_and_has_what_it_forwards() -> None:
         *("Subject: outer", "see below", "Subject: inner", "forwarded words"),
         "Attachment: Gebühr.pdf",
     ]
+
+
+def test_a_part_of_a_mail_that_is_no_text_costs_no_other() -> None:
+    made = mail(Subject="s")
+    made.set_content("words")
+    made.add_attachment("x", filename="note.txt", disposition="inline")
+    content = made.as_bytes().replace(b"\nx\n", b"\n\0\xff\x81odd\n")
+    assert lines_of(content, Format.EML) == ["Subject: s", "words", "\ufffd\ufffdodd"]
 
 
 def test_what_is_no_mail_is_refused_and_a_broken_head_harms_no_other() -> None:
