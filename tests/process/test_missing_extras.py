@@ -28,6 +28,7 @@ from tests.process.wheel_environment import (
     names_with_all_they_need,
     required_by,
 )
+from tests.unit.index.written_office import docx, paragraph, run
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -130,8 +131,10 @@ print(*found)
 
 
 def test_every_command_of_a_base_installation_works_or_names_the_extra(base: Installed) -> None:
-    for name in ("note.md", "page.html", "letter.docx"):
-        (base.folder / name).write_text("Casa Azul is in Lisbon.")
+    words = "Casa Azul is in Lisbon."
+    for name in ("note.md", "page.html"):
+        (base.folder / name).write_text(words)
+    (base.folder / "letter.docx").write_bytes(docx(paragraph(run(words))))
     commands = [line.split() for line in IN_A_BASE_INSTALLATION]
     assert {words[0] for words in commands} | {"doctor", "pair"} == {*main.list_commands(None)}  # type: ignore[arg-type]  # no context is needed
     assert {words[1] for words in commands if words[0] == "serve"} == {*SERVICES}
