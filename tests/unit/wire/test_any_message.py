@@ -300,7 +300,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
     )
 )
 def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> None:
-    assert part_from_proto(sent(decoding_pb2.DocumentPart, part_to_proto(part))) == part
+    assert part_from_proto(sent(decoding_pb2.ExportDocumentsResponse, part_to_proto(part))) == part
 
 
 @pytest.mark.parametrize(
