@@ -131,10 +131,10 @@ print(*found)
 
 
 def test_every_command_of_a_base_installation_works_or_names_the_extra(base: Installed) -> None:
-    words = "Casa Azul is in Lisbon."
+    note = "Casa Azul is in Lisbon."
     for name in ("note.md", "page.html"):
-        (base.folder / name).write_text(words)
-    (base.folder / "letter.docx").write_bytes(docx(paragraph(run(words))))
+        (base.folder / name).write_text(note)
+    (base.folder / "letter.docx").write_bytes(docx(paragraph(run(note))))
     commands = [line.split() for line in IN_A_BASE_INSTALLATION]
     assert {words[0] for words in commands} | {"doctor", "pair"} == {*main.list_commands(None)}  # type: ignore[arg-type]  # no context is needed
     assert {words[1] for words in commands if words[0] == "serve"} == {*SERVICES}
