@@ -17,7 +17,6 @@ _PACKAGES = {
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
     "llamacpp": ("xllamacpp",),
-    "vllm": ("vllm",),
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "openpyxl", "pypdf", "webencodings"),
     "dense": ("faiss", "packaging", "threadpoolctl"),

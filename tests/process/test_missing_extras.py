@@ -260,6 +260,5 @@ def test_each_package_of_an_extra_is_known_by_the_name_it_is_imported_by() -> No
 
 
 def test_all_has_what_goes_together() -> None:
-    """`tandem-edge[all]`: everything but vLLM, which has an environment of its own."""
-    wanted = {one.name for extra in {*EXTRAS} - {"vllm"} for one in required_by(extra)}
+    wanted = {one.name for extra in EXTRAS for one in required_by(extra)}
     assert {one.name for one in required_by("all")} == wanted

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from tandem.backends.interface import Engine, Session
-from tandem.backends.requirements import check_verify_settings
+from tandem.backends.requirements import check_params, check_verify_settings
 from tandem.control.pass_budget import HolderBudget, PassBudget
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, Unavailable
@@ -209,7 +209,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
-        self._prefixes.count_engine_lookups()
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
@@ -314,6 +313,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._thread.check()
         check_open(opening, self._model)
         check_verify_settings(opening.settings, target=self._engine)
+        check_params(opening.params, target=self._engine)
         drafter = await self._cloud_drafters.drafter_for(opening)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
