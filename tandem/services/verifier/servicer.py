@@ -258,7 +258,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             max_draft_length=self._model.max_draft_length,
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
-            kv_bytes_budget=self._admission.kv_budget_bytes,
             cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
             cloud_draft_model=self._cloud_drafters.model_name,
         )
