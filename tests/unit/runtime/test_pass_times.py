@@ -93,7 +93,7 @@ class Elsewhere(PacedEngine):
         inner = ScriptedEngine(16, scripted_probs(3, 16), context_length=64)
         super().__init__(inner, 0.0, 0.0, clock=clock, sleep=clock.sleep)
         self._times = token_s, row_s, request_s
-        self._pass = clock.sleep
+        self._waits = clock.sleep
 
     def begin(self, batch: Any) -> Any:
         raise NotImplementedError
@@ -103,7 +103,7 @@ class Elsewhere(PacedEngine):
         (request,) = batch
         rows = len(request.token_ids)
         follows = rows == 1 and request.session.length > 0
-        self._pass(token_s if follows else request_s + token_s + (rows - 1) * row_s)
+        self._waits(token_s if follows else request_s + token_s + (rows - 1) * row_s)
         return super().forward(batch, cancelled)
 
 
