@@ -2,11 +2,13 @@
 preset's choices, never from its name. Chains of drafts need nothing that a back end declares, and
 what a preset may choose it does without."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tandem.backends.interface import Capabilities, Engine, KnowsLargestLogits
 from tandem.core.errors import FailedPrecondition, InvalidArgument
-from tandem.core.known_logits import check_decidable
+from tandem.core.known_logits import check_decidable, check_row
+from tandem.core.probs import Array, SamplingParams
 from tandem.specdec.choices import Control, Predraft
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset, VerifySettings
@@ -66,6 +68,15 @@ def check_params(params: GenerationParams, *, target: Engine) -> None:
     if params.prompt_logprobs:
         why = "the target does not tell of every token of a prompt"
         raise InvalidArgument("prompt_logprobs", why)
+
+
+def row_check(target: Engine, sampling: SamplingParams) -> Callable[[Array, Array], None] | None:
+    """Return what raises for a row, as it is told and processed, that the target cannot decide;
+    None where it knows all of every row."""
+    if not isinstance(target, KnowsLargestLogits):
+        return None
+    known, remedy = target.known_tokens, target.more_logprobs
+    return lambda told, processed: check_row(told, processed, sampling, known=known, remedy=remedy)
 
 
 def _lacking(side: str, needed: Capabilities, has: Capabilities | None) -> tuple[str, ...]:

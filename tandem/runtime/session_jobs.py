@@ -228,9 +228,10 @@ class VerifyJob(Job[Verification]):
         sampling: SamplingParams,
         on_early: OnEarly = lambda verdict: None,
         rows: RowsAfter | None = None,
-        check_row: CheckRow = lambda logits, processed: None,
+        check_row: CheckRow | None = None,
     ) -> None:
-        """Set up the pass. `check_row` raises where what is done to a row makes it undecidable."""
+        """Set up the pass. `check_row` raises where a row, as it is told and processed, cannot be
+        decided; None: any can."""
         self._check_row = check_row
         self._session = session
         self._work = work
@@ -283,21 +284,14 @@ class VerifyJob(Job[Verification]):
         return True
 
     def _rows_of(self, logits: Logits) -> DistributionAt:
-        rows = self._rows
-        sampling = self._sampling
-        if rows is None:
-
-            def as_told(row: int) -> LogitsDistribution:
-                told = logits[row]
-                self._check_row(told, told)
-                return LogitsDistribution(told, sampling)
-
-            return as_told
-        fed_before = self._work.fed_before
+        rows, check_row = self._rows, self._check_row
+        sampling, fed_before = self._sampling, self._work.fed_before
 
         def distribution_at(row: int) -> LogitsDistribution:
-            processed = rows.processed(logits[row], fed_before(row))
-            self._check_row(logits[row], processed)
+            told = logits[row]
+            processed = told if rows is None else rows.processed(told, fed_before(row))
+            if check_row is not None:
+                check_row(told, processed)
             return LogitsDistribution(processed, sampling)
 
         return distribution_at

@@ -6,6 +6,7 @@ sizes, and what the server says of itself must agree with them."""
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from tandem.backends.interface import EngineFailed
@@ -166,6 +167,7 @@ async def _served(server: RemoteServer, name: str) -> tuple[str, int, str]:
 async def _known_tokens(server: RemoteServer, dialect: Dialect, served: str, size: int) -> int:
     """Return how many tokens of a position the server tells of, by asking for them."""
     from tandem.backends.remote.dialects import RowsWanted
+    from tandem.backends.remote.server import RefusedByServer
 
     most = min(MOST_KNOWN, size)
     tried = [most, *(count for count in USUALLY_KNOWN if count < most)]
@@ -174,14 +176,13 @@ async def _known_tokens(server: RemoteServer, dialect: Dialect, served: str, siz
         body = dialect.rows_body(wanted, model=served, salt="of the engine itself")
         try:
             answer = await server.post(dialect.path(), body)
-        except TandemError as error:
-            words = str(error)
-            if " answers 404" in words:
+        except RefusedByServer as error:
+            if error.status == HTTPStatus.NOT_FOUND:
                 why = f"{server.url} has no {dialect.path()}: it is neither vLLM nor SGLang"
                 raise InvalidArgument("target_url", why) from error
-            if " answers 400" not in words or len(tried) == 1:
+            if error.status != HTTPStatus.BAD_REQUEST or len(tried) == 1:
                 raise
-            allowed = ALLOWED.search(words)
+            allowed = ALLOWED.search(str(error))
             tried = tried[1:] if allowed is None else [max(1, int(allowed[1]))]
             continue
         dialect.rows(answer, wanted)

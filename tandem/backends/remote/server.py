@@ -36,6 +36,14 @@ SHOWN = 300
 """Characters of a server's own words that an error repeats."""
 
 
+class RefusedByServer(EngineFailed):
+    """The server answers with a `status` of HTTP that is an error."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class RemoteServer:
     """A server at `url`, asked with `key` if it has one. `silent_s`: how long it may say nothing
     within a request; a long prompt is one silence."""
@@ -191,9 +199,8 @@ class RemoteServer:
         words = _words(text)
         if answer.is_redirect:
             words = "redirects are not followed"
-        if status in (401, 403):
-            raise EngineFailed(f"the target's server at {self.url} refuses the key: {words}")
-        raise EngineFailed(f"the target's server at {self.url} answers {status}: {words}")
+        says = "refuses the key" if status in (401, 403) else f"answers {status}"
+        raise RefusedByServer(f"the target's server at {self.url} {says}: {words}", status)
 
     def _event(self, text: str) -> Any:
         event = _json(text)

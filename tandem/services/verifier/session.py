@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 
 import grpc
 
-from tandem.backends.interface import KnowsLargestLogits, Session
+from tandem.backends.interface import Session
+from tandem.backends.requirements import row_check
 from tandem.core.errors import InvalidArgument, Unavailable
-from tandem.core.known_logits import check_row
-from tandem.core.probs import Array
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
@@ -74,6 +73,7 @@ class VerifierSession:
         self._leave = leave
         self._span = span
         self._processor = processor
+        self._check_row = row_check(thread.engine, machine.sampling)
         self._wake = asyncio.Event()
         self._early = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -175,17 +175,6 @@ class VerifierSession:
                 check_row=self._check_row,
             )
             self._handle = self._thread.submit(job)
-
-    def _check_row(self, logits: Array, processed: Array) -> None:
-        engine = self._thread.engine
-        if isinstance(engine, KnowsLargestLogits):
-            check_row(
-                logits,
-                processed,
-                self._machine.sampling,
-                known=engine.known_tokens,
-                remedy=engine.more_logprobs,
-            )
 
     def _rows(self, work: VerifyTask) -> RowsAfter | None:
         if self._processor is None:

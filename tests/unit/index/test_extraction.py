@@ -10,21 +10,11 @@ import pytest
 
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract, format_of
 from tandem.index.records import Document
+from tests.unit.index.read_documents import read, text_of
 from tests.unit.index.written_pdfs import pdf, placed_pdf
 
 HTML = b"""<html><head><title>The title</title><style>p {}</style><script>var secret</script></head>
 <body><h1>Head</h1><p>One <b>bold</b> word &amp; more.</p><ul><li>first<li>second</ul></body>"""
-
-
-def one(content: bytes, form: Format, title: str = "") -> Document | Refusal:
-    (found,) = extract(content, form, "doc", title)
-    return found
-
-
-def text_of(content: bytes, form: Format) -> str:
-    document = one(content, form)
-    assert isinstance(document, Document), document
-    return document.text
 
 
 def test_text_keeps_indentation_and_loses_what_trails() -> None:
@@ -33,12 +23,12 @@ def test_text_keeps_indentation_and_loses_what_trails() -> None:
 
 def test_markdown_is_named_after_its_first_heading_unless_it_has_a_title() -> None:
     content = b"intro\n\n# A *heading* #\n\ntext"
-    assert one(content, Format.MARKDOWN) == Document("doc", content.decode(), "A *heading*")
-    assert one(content, Format.MARKDOWN, "given") == Document("doc", content.decode(), "given")
+    assert read(content, Format.MARKDOWN) == Document("doc", content.decode(), "A *heading*")
+    assert read(content, Format.MARKDOWN, "given") == Document("doc", content.decode(), "given")
 
 
 def test_html_is_what_a_reader_sees() -> None:
-    document = one(HTML, Format.HTML)
+    document = read(HTML, Format.HTML)
     assert isinstance(document, Document)
     assert document.title == "The title"
     assert " ".join(document.text.split()) == "Head One bold word & more. first second"
@@ -81,7 +71,7 @@ def test_html_that_is_odd_is_read_as_browsers_do(content: bytes, text: str) -> N
 
 
 def test_html_that_is_too_deep_is_refused() -> None:
-    refused = one(b"<div>" * 100_000, Format.HTML)
+    refused = read(b"<div>" * 100_000, Format.HTML)
     assert refused == Refusal("doc", "content: more than 1000 HTML elements are nested")
 
 
@@ -159,7 +149,7 @@ def test_a_table_between_columns_of_a_pdf_keeps_its_rows() -> None:
 
 
 def test_a_pdf_of_pictures_is_refused() -> None:
-    refused = one(pdf(" "), Format.PDF)
+    refused = read(pdf(" "), Format.PDF)
     why = "content: is a PDF without text: its pages are pictures"
     assert refused == Refusal("doc", why)
 
@@ -196,13 +186,13 @@ JUNK = bytes(range(256)) * 8
 @pytest.mark.parametrize("form", [Format.TEXT, Format.MARKDOWN, Format.HTML, Format.PDF])
 def test_junk_is_refused_whatever_it_is_called(form: Format) -> None:
     for content in (JUNK, JUNK[1:], pdf("x")[:300] if form is Format.PDF else b"\0"):
-        refused = one(content, form)
+        refused = read(content, form)
         if form is Format.HTML and b"\0" not in content:
             continue
         assert isinstance(refused, Refusal), content
         assert refused.why.startswith("content: ")
         assert "\n" not in refused.why
-    large = one(b"x" * (MAX_DOCUMENT_BYTES + 1), form)
+    large = read(b"x" * (MAX_DOCUMENT_BYTES + 1), form)
     assert isinstance(large, Refusal)
 
 

@@ -12,23 +12,13 @@ from openpyxl import Workbook
 from pptx import Presentation
 from pptx.util import Inches
 
-from tandem.index.extraction import Format, Refusal, extract
+from tandem.index.extraction import Format, Refusal
 from tandem.index.extractor import ExtractionLimits, Extractor
 from tandem.index.records import Document
+from tests.unit.index.read_documents import read, text_of
 
 ROWS = (("name", "weight"), ("heron", "2 kg"), ("wren", "9 g"))
 LINES = ["name: heron; weight: 2 kg", "name: wren; weight: 9 g"]
-
-
-def read(content: bytes, form: Format) -> Document | Refusal:
-    (found,) = extract(content, form, "doc")
-    return found
-
-
-def text_of(content: bytes, form: Format) -> str:
-    document = read(content, form)
-    assert isinstance(document, Document), document
-    return document.text
 
 
 def docx() -> bytes:

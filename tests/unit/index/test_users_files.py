@@ -16,8 +16,9 @@ from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 from pypdf import PdfWriter
 
-from tandem.index.extraction import Format, Refusal, extract
+from tandem.index.extraction import Format, Refusal
 from tandem.index.records import Document
+from tests.unit.index.read_documents import read, text_of
 from tests.unit.index.written_office import (
     archive,
     changed,
@@ -30,17 +31,6 @@ from tests.unit.index.written_office import (
 from tests.unit.index.written_pdfs import pdf, pdf_with_font
 
 ONE_INCH = Inches(1)
-
-
-def read(content: bytes, form: Format) -> Document | Refusal:
-    (found,) = extract(content, form, "doc")
-    return found
-
-
-def text_of(content: bytes, form: Format) -> str:
-    document = read(content, form)
-    assert isinstance(document, Document), document
-    return document.text
 
 
 def lines_of(content: bytes, form: Format) -> list[str]:
