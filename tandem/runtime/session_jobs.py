@@ -138,9 +138,7 @@ class DraftJob(Job[tuple[list[Drafted], int]]):
             token_id = self._rule.propose(whole, position)
             probs = NO_PROBS
         else:
-            guess = self._work.guess and not self._token_ids
-            draw = self._rule.target_token if guess else self._rule.propose
-            token_id, probs = draw_draft(whole.probs, self._preset, draw, position)
+            token_id, probs = draw_draft(whole.probs, self._preset, self._rule.propose, position)
         runners_up = self._top_alternatives(scores, whole, token_id, position)
         unsure = self._threshold > 0 and confidence(scores) < self._threshold
         return Drafted(token_id, probs, runners_up, ends_chunk=unsure)

@@ -2,8 +2,8 @@
 
 Invariants: drafts in flight are oldest first, contiguous from the end of the committed text, and
 the first `sent` of them are on the stream that is open now. The draft KV is valid exactly for the
-first `kv_length` tokens of committed + in flight (+ ahead). There is one task at a time, which
-drafts what follows them, but for an adopted branch on its fork."""
+first `kv_length` tokens of committed + in flight. There is one task at a time, which drafts what
+follows them, but for an adopted branch on its fork."""
 
 from __future__ import annotations
 
@@ -42,13 +42,11 @@ class _Chunk:
 
 
 class Drafting:
-    """Reads `committed`, which its owner alone appends to. `ahead`: where one verdict settles all
-    in flight, the drafts after full acceptance, the cloud's token first; None if unwanted."""
+    """Reads `committed`, which its owner alone appends to."""
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         self._kv_length = 0
         self.task: DraftTask | None = None
-        self.ahead: list[Drafted] | None = None
         self.allowed = request.longest_draft
         """Drafts that the cloud takes in a frame; 0 while that is not known, and none may leave."""
         self.schedule = self._within(request.preset.schedule)
@@ -100,11 +98,6 @@ class Drafting:
     def next_token(self) -> int | None:
         """The token of `first`."""
         return self._in_flight.first.token_id if self._in_flight else None
-
-    @property
-    def bonus_token(self) -> int | None:
-        """The cloud's token after all that is in flight, as predicted by what is drafted ahead."""
-        return self.ahead[0].token_id if self.ahead else None
 
     @property
     def position(self) -> int:
@@ -219,28 +212,10 @@ class Drafting:
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` tokens, or up to the first that is among
         `ends`."""
-        self._forget_ahead()  # a wider window: these take the place of what was drafted past it
-        return self._start(count, ends, guess=False)
-
-    def begin_ahead(self) -> DraftTask | None:
-        """Return the task that drafts past the predicted bonus token, if that pays now."""
-        schedule = self.schedule
-        if not (self.alternatives and schedule.stop_and_wait and schedule.bonus):
-            return None
-        if self.ahead is not None or not self._in_flight or self._in_flight.unsent:
-            return None
-        ends = self._ends
-        count = min(1 + schedule.chunk, self.room)
-        if count < 2 or self._in_flight.ends_in(ends):
-            return None
-        self.ahead = []
-        return self._start(count, ends, guess=True)
-
-    def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftTask:
         self._awaited = count
         self._fed_with_task = self.position - self.kv_length
-        stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
-        lengthens = self._lengthens and not (guess or stepwise)
+        stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
+        lengthens = self._lengthens and not stepwise
         longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
             keep=self.kv_length,
@@ -250,7 +225,6 @@ class Drafting:
             ends=ends,
             stepwise=stepwise,
             alternatives=self.alternatives,
-            guess=guess,
             spare=max(0, longest - count),
         )
         return self.task
@@ -258,8 +232,7 @@ class Drafting:
     def take(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
     ) -> bool:
-        """Put a task's next tokens in flight, or `ahead`; False for a task that is not under
-        way."""
+        """Put a task's next tokens in flight; False for a task that is not under way."""
         if task is not self.task:
             return False
         without_model = all(drafted.from_text for drafted in drafts)
@@ -275,11 +248,8 @@ class Drafting:
             self.task = None
         if not task.branch:  # a branch's tokens are in a fork's KV, not in this one
             self._kv_length = kv_length
-        if self.ahead is None:
-            self._chunk.draft_s += draft_s
-            self._in_flight.add(drafts)
-        else:
-            self.ahead += drafts
+        self._chunk.draft_s += draft_s
+        self._in_flight.add(drafts)
         return True
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
@@ -312,13 +282,6 @@ class Drafting:
         """Drop the next draft, which equals the cloud's own token and is committed."""
         self._in_flight.remove(1)
 
-    def adopt_ahead(self) -> None:
-        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token."""
-        assert self.ahead, "nothing was drafted ahead"
-        drafts = self.ahead[1:]
-        self.ahead = None
-        self.adopt(drafts)
-
     def adopt(self, drafts: Sequence[Drafted]) -> None:
         """Put drafts in flight that were made for the outcome that came."""
         self._in_flight.add(drafts)
@@ -340,7 +303,6 @@ class Drafting:
         self._in_flight.clear()
         self._chunk = _Chunk()
         self._kv_length = min(self.kv_length, len(self._committed))
-        self.ahead = None
         return self.interrupt()
 
     def discard_from_texts(self) -> list[DraftTask]:
@@ -349,23 +311,7 @@ class Drafting:
         self._in_flight.cut_from_texts()
         self._chunk = _Chunk()
         self._feed_again()
-        self.ahead = None
         return self.interrupt()
-
-    def discard_ahead(self) -> list[DraftTask]:
-        """Discard what follows the predicted bonus token; returns the task to interrupt."""
-        if self.ahead is None:
-            return []
-        self._forget_ahead()
-        return self.interrupt()
-
-    def _forget_ahead(self) -> None:
-        """Discard the predicted bonus token and what follows it. The token before them was fed
-        already, and is fed again: a pass needs one."""
-        if self.ahead is None:
-            return
-        self._feed_again()
-        self.ahead = None
 
     # Frames.
 

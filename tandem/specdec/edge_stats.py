@@ -152,9 +152,6 @@ class EdgeStats(EdgeObserver):
         self.predraft_misses += not ready
         self.predraft_begun += begun and not ready
 
-    def on_foreseen(self, *, ready: bool) -> None:
-        self.on_resolved(begun=True, ready=ready)
-
     def on_early_verdict(self) -> None:
         self.early_verdicts += 1
 

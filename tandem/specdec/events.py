@@ -114,8 +114,7 @@ class DraftTask:
     or up to the first that is among `ends`.
 
     `stepwise`: hand each token over as soon as it is drafted. `alternatives`: how many runners-up
-    to name beside each. `guess`: the first token predicts one the cloud will add by itself, and is
-    drawn as the cloud would. `branch`: on a fork of the draft KV, which itself stays as it is.
+    to name beside each. `branch`: on a fork of the draft KV, which itself stays as it is.
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
     `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
@@ -129,7 +128,6 @@ class DraftTask:
     ends: frozenset[int] = frozenset()
     stepwise: bool = False
     alternatives: int = 0
-    guess: bool = False
     branch: bool = False
     expansion: tuple[int, ...] = ()
     path: tuple[int, ...] = ()

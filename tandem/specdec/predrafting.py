@@ -99,14 +99,11 @@ class Predrafting:
         self._survives = 1.0
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
-        """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
+        """Take outcomes in, but for those that the drafts in flight speak of already."""
         if not self.on:
             return
         first = len(self._committed)
         drafted = self._drafting.token_ids
-        bonus = self._drafting.bonus_token
-        if bonus is not None:
-            drafted = (*drafted, bonus)
 
         def diverges(outcome: LikelyOutcome) -> bool:
             offset = outcome.position - first
@@ -122,8 +119,7 @@ class Predrafting:
     def _likely(self) -> Iterator[LikelyOutcome]:
         """Yield the runners-up of every draft, with the draft model's probability that each comes:
         of those that follow what is expected already, while the text is the same."""
-        bonus = (self._drafting.ahead or ())[:1]
-        sure = (*self._drafting.drafts, *bonus)
+        sure = self._drafting.drafts
         known = len(self._followed)
         if not all(map(is_, self._followed, sure)) or known > len(sure):
             self._begin_anew()

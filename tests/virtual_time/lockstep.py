@@ -311,8 +311,8 @@ class Lockstep:
             chosen = self.edge.request.preset
             whole = self._models.draft_probs(context)
             probs = truncate(whole, chosen.truncation)
-            draw = rule.target_token if work.guess and not drafts else rule.propose
-            token = draw(whole if chosen.truncate_after_sampling else probs, len(context))
+            drawn_from = whole if chosen.truncate_after_sampling else probs
+            token = rule.propose(drawn_from, len(context))
             if chosen.truncate_after_sampling:
                 probs = truncate_keeping(whole, chosen.truncation, token)
             wanted = work.alternatives

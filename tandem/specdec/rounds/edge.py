@@ -10,9 +10,9 @@ from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import EdgeOutput, EdgeRequest, Interrupt, LayersTask, Send
+from tandem.specdec.events import EdgeOutput, EdgeRequest, LayersTask, Send
 from tandem.specdec.messages import CloudRoundFrame, FrameHeader
-from tandem.specdec.observers import Hooks
+from tandem.specdec.observers import EdgeObserver
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.rounds.checks import check_early_verdict, check_full_distribution
 from tandem.specdec.rounds.messages import (
@@ -63,7 +63,7 @@ class EdgeRounds:
         committed: PrefixedTokens,
         drafting: Drafting,
         predrafting: Predrafting,
-        hooks: Hooks,
+        observers: EdgeObserver,
     ) -> None:
         """Begin a request.
 
@@ -75,13 +75,13 @@ class EdgeRounds:
             committed: its text.
             drafting: its drafts in flight.
             predrafting: its likely outcomes.
-            hooks: who hears of it."""
+            observers: who hears of it."""
         self._request = request
         self._window = window
         self._committed = committed
         self._drafting = drafting
         self._predrafting = predrafting
-        self._hooks = hooks
+        self._observers = observers
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(rule, rng, whole_distributions)
         self._split = SplitUplink(request.preset.split_layers > 0, committed)
@@ -136,8 +136,7 @@ class EdgeRounds:
         self.check_not_drawing("EarlyVerdict")
         sent = self._drafting.sent_token_ids
         check_early_verdict(verdict, self._request, self._committed, sent=sent)
-        for on_early_verdict in self._hooks.on_early_verdict:
-            on_early_verdict()
+        self._observers.on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
@@ -154,10 +153,8 @@ class EdgeRounds:
         token = self._recovery.start(payload, rejected, len(self._committed))
         if token is not None:
             return self._draw(token, payload)
-        for on_needed in self._hooks.on_full_distribution_needed:
-            on_needed()
-        ahead = map(Interrupt, self._drafting.discard_ahead())
-        return [*ahead, Send(NeedFullDistribution(**self._window.header()))]
+        self._observers.on_full_distribution_needed()
+        return [Send(NeedFullDistribution(**self._window.header()))]
 
     def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
         if not self._recovery.waits:
@@ -174,8 +171,7 @@ class EdgeRounds:
         """Commit the token the edge drew, and tell the cloud."""
         rejected = self._drafting.drafts[0]
         header = self._window.header()  # of the text before the token
-        for on_drawn in self._hooks.on_drawn:
-            on_drawn(header["base"], token, payload, rejected)
+        self._observers.on_drawn(header["base"], token, payload, rejected)
         outputs = self._window.commit_drawn(token)
         if self._window.done:
             return outputs

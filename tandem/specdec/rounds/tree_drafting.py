@@ -127,9 +127,6 @@ class TreeDrafting(Drafting):
         )
         return self.task
 
-    def begin_ahead(self) -> DraftTask | None:
-        return None
-
     def take(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
     ) -> bool:
