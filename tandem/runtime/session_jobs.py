@@ -115,7 +115,7 @@ class DraftJob(Job[tuple[list[Drafted], int]]):
         if self._drafts[-1].ends_chunk:
             return True
         if len(self._token_ids) == self._work.count or self._token_ids[-1] in self._work.ends:
-            self._draft_forced(self._work.spare)
+            self._draft_forced(self._work.max_extra)
             return True
         self._hand_over()
         return False
@@ -158,7 +158,7 @@ class DraftJob(Job[tuple[list[Drafted], int]]):
     def _add(self, drafted: Drafted) -> None:
         self._token_ids += (drafted.token_id,)
         self._drafts.append(drafted)
-        self._texts = self._texts.after((drafted.token_id,), confirmed=False)
+        self._texts = self._texts.after(drafted.token_id)
 
     def _hand_over(self) -> None:
         """Report what is drafted, oldest first, each with no more of the KV than lies before it."""

@@ -64,7 +64,7 @@ class TreeDraftJob(DraftJob):
     def _after(self, context: tuple[int, ...], logits: Array) -> Array:
         """Return the distribution that candidates after a node are drawn from."""
         scores = logits if self._rows is None else self._rows.processed(logits, context)
-        branches = self._texts.after(context, confirmed=False).branches
+        branches = self._texts.after(*context).branches
         allowed = [draft for draft in branches if scores[draft.token_id] > -np.inf]  # by a grammar
         return self._probs(scores, allowed)
 

@@ -22,6 +22,7 @@ from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Committed, Drafts, Frame, Opened
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.proposers import DraftSource
 
 ALTERNATIVES = 4
 """Alternatives of a draft token that likely outcomes are made of."""
@@ -33,11 +34,11 @@ FEW = 8
 class _Chunk:
     """The chunk that is being drafted and sent.
 
-    `sent`: drafts of it that are sent. `forced`: drafts beyond its length, which a grammar forces
+    `sent`: drafts of it that are sent. `extra`: drafts beyond its length, which a grammar forces
     after its last one, or the caller predicts. `draft_s`: what drafting it took so far."""
 
     sent: int = 0
-    forced: int = 0
+    extra: int = 0
     draft_s: float = 0.0
 
 
@@ -50,7 +51,7 @@ class Drafting:
         self.allowed = request.longest_draft
         """Drafts that the cloud takes in a frame; 0 while that is not known, and none may leave."""
         self.schedule = self._within(request.preset.schedule)
-        self.feeds_few = True
+        self.is_pure_decode = True
         """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
         self._in_flight = DraftsInFlight()
         self._request = request
@@ -65,7 +66,7 @@ class Drafting:
         self.longest = 0
         """Drafts that the cloud takes at once; 0 before it has said so."""
         self._chunk = _Chunk()
-        self._awaited = 0  # drafts that the task under way still owes
+        self._drafts_left = 0  # drafts that the task under way still owes
         self._fed_with_task = 0  # tokens that it feeds before its first draft
         self._reports = request.preset.control is Control.LATENCY_AWARE
 
@@ -179,7 +180,7 @@ class Drafting:
         one. Returns the task to interrupt, as `opened` does."""
         self._in_flight.sent = 0
         self._chunk.sent = 0
-        self._chunk.forced = 0
+        self._chunk.extra = 0
         if self._request.longest_draft:
             self.allowed = min(self.allowed, self._request.longest_draft)
         self.schedule = self._within(self._request.preset.schedule)
@@ -212,7 +213,7 @@ class Drafting:
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` tokens, or up to the first that is among
         `ends`."""
-        self._awaited = count
+        self._drafts_left = count
         self._fed_with_task = self.position - self.kv_length
         stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
         lengthens = self._lengthens and not stepwise
@@ -225,7 +226,7 @@ class Drafting:
             ends=ends,
             stepwise=stepwise,
             alternatives=self.alternatives,
-            spare=max(0, longest - count),
+            max_extra=max(0, longest - count),
         )
         return self.task
 
@@ -235,16 +236,16 @@ class Drafting:
         """Put a task's next tokens in flight; False for a task that is not under way."""
         if task is not self.task:
             return False
-        without_model = all(drafted.from_text for drafted in drafts)
-        self.feeds_few = without_model or self._fed_with_task <= FEW
+        without_model = all(drafted.source is not DraftSource.MODEL for drafted in drafts)
+        self.is_pure_decode = without_model or self._fed_with_task <= FEW
         self._fed_with_task = 0
-        most = self._awaited + task.spare
+        most = self._drafts_left + task.max_extra
         if not 1 <= len(drafts) <= most:
             raise ProtocolError(f"1…{most} drafts expected", f"drafted with {len(drafts)}")
-        self._chunk.forced = max(0, len(drafts) - self._awaited)
-        self._awaited = max(0, self._awaited - len(drafts))
+        self._chunk.extra = max(0, len(drafts) - self._drafts_left)
+        self._drafts_left = max(0, self._drafts_left - len(drafts))
         ends = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
-        if not (self._awaited and task.stepwise) or ends:
+        if not (self._drafts_left and task.stepwise) or ends:
             self.task = None
         if not task.branch:  # a branch's tokens are in a fork's KV, not in this one
             self._kv_length = kv_length
@@ -289,7 +290,7 @@ class Drafting:
     def go_on_with(self, task: DraftTask, taken: int) -> None:
         """Go on with a branch that predicted the text: its task, of which `taken` drafts came
         before, is the one under way now."""
-        self._awaited = task.count - taken
+        self._drafts_left = task.count - taken
         self.task = task
 
     def take_all(self) -> tuple[int, ...]:
@@ -322,7 +323,7 @@ class Drafting:
         while self._in_flight.unsent and self.allowed:
             # A window that was closed, or a chunk that the cloud made shorter after its first part
             # had left, still lets out what had been drafted for this outcome.
-            chunk = max(1, self.schedule.chunk) + self._chunk.forced
+            chunk = max(1, self.schedule.chunk) + self._chunk.extra
             left = max(1, chunk - self._chunk.sent)
             piece = self._in_flight.next_chunk(left)
             overdue = self._chunk.draft_s >= budget_s
@@ -404,7 +405,7 @@ class DraftsInFlight:
 
     def cut_from_texts(self) -> None:
         """Take out the first one that is from a text and all after it."""
-        by_model = [*takewhile(lambda drafted: not drafted.from_text, self._drafts)]
+        by_model = [*takewhile(lambda drafted: not drafted.source.is_text, self._drafts)]
         del self._drafts[len(by_model) :]
         del self._token_ids[len(by_model) :]
         self.sent = min(self.sent, len(by_model))

@@ -481,7 +481,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             self._predrafting.take(task, drafts)
             return []
         self._drafting.take(task, drafts, kv_length, draft_s)
-        positions, usual = self._drafting.positions(drafts), self._drafting.feeds_few
+        positions, usual = self._drafting.positions(drafts), self._drafting.is_pure_decode
         self._observers.on_drafted(drafts, positions, draft_s, now, usual=usual)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 

@@ -84,7 +84,7 @@ class CloudRounds:
         """The tree that waits to be judged."""
         self.kept_path: tuple[int, ...] = ()
         """The nodes of the last tree that stay in the KV, after the text that it holds."""
-        self.prepared: tuple[TargetProbs, ...] = ()
+        self.prefilled_targets: tuple[TargetProbs, ...] = ()
         """The targets after the first drafts that wait, where these were fed ahead and the KV holds
         them."""
         self._settings = settings

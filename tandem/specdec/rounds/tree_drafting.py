@@ -16,7 +16,7 @@ from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Committed, Drafts, Frame
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
-from tandem.specdec.proposers import Proposed
+from tandem.specdec.proposers import DraftSource, Proposed
 from tandem.specdec.rules import AcceptanceRule
 
 MOST_REMEMBERED = 0.75
@@ -47,7 +47,10 @@ class TreeInFlight(DraftsInFlight):
         """Number of nodes that the draft KV holds: all layers but the last, which nothing
         followed; of a remembered branch none."""
         layered = zip(depths(self._parents), self._drafts, strict=True)
-        return sum(depth + 1 < len(self) and not drafted.remembered for depth, drafted in layered)
+        return sum(
+            depth + 1 < len(self) and drafted.source is DraftSource.MODEL
+            for depth, drafted in layered
+        )
 
     def tokens_at(self, nodes: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._drafts[node].token_id for node in nodes)
@@ -63,7 +66,7 @@ class TreeInFlight(DraftsInFlight):
 
     def cut_from_texts(self) -> None:
         """Remove the whole tree if it is a remembered branch."""
-        if any(drafted.from_text for drafted in self._drafts):
+        if any(drafted.source.is_text for drafted in self._drafts):
             self.clear()
 
     def clear(self) -> None:

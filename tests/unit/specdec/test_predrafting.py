@@ -12,6 +12,7 @@ from tandem.specdec.choices import Control, Predraft, PredraftOrder, Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, Interrupt
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.proposers import DraftSource
 from tandem.specdec.rounds.messages import EarlyVerdict
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
@@ -341,7 +342,7 @@ def test_no_branch_feeds_a_long_text_that_the_caller_predicted() -> None:
     edge.connect(0.0)
     task = edge.work(0.0)
     assert task is not None
-    edge.drafted(task, drafts_of(0, 1, predicted=True), 0, 0.0, 0.0)
+    edge.drafted(task, drafts_of(0, 1, source=DraftSource.PREDICTION), 0, 0.0, 0.0)
     assert edge.kv_length == 0
     expect(edge, 3, 0)
     expect(edge, 2, 1)
