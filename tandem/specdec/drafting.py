@@ -53,7 +53,7 @@ class Drafting:
         self.schedule = self._within(request.preset.schedule)
         self.is_pure_decode = True
         """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
-        self._in_flight = DraftsInFlight()
+        self.in_flight = DraftsInFlight()
         self._request = request
         self._committed = committed
         likely = request.preset.predraft is Predraft.LIKELY_OUTCOMES
@@ -71,39 +71,9 @@ class Drafting:
         self._reports = request.preset.control is Control.LATENCY_AWARE
 
     @property
-    def drafts(self) -> tuple[Drafted, ...]:
-        """Drafts in flight, sent or not, oldest first."""
-        return self._in_flight.all
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """Token ids of the drafts in flight; of a tree, its first branch."""
-        return self._in_flight.token_ids
-
-    @property
-    def sent(self) -> int:
-        """Number of drafts on the stream that is open now."""
-        return self._in_flight.sent
-
-    @property
-    def unsent(self) -> int:
-        """Number of drafts that are not on that stream yet."""
-        return self._in_flight.unsent
-
-    @property
-    def first(self) -> Drafted | None:
-        """The draft for the position after the committed text."""
-        return self._in_flight.first if self._in_flight else None
-
-    @property
-    def next_token(self) -> int | None:
-        """The token of `first`."""
-        return self._in_flight.first.token_id if self._in_flight else None
-
-    @property
     def position(self) -> int:
         """Position after all that is committed or in flight."""
-        return len(self._committed) + len(self._in_flight)
+        return len(self._committed) + len(self.in_flight)
 
     @property
     def room(self) -> int:
@@ -113,7 +83,7 @@ class Drafting:
     @property
     def draftable(self) -> int:
         """Number of tokens that the schedule would draft now."""
-        in_flight = self._in_flight
+        in_flight = self.in_flight
         if not self._drafts or in_flight.unsure or in_flight.ends_in(self._ends):
             return 0
         schedule = self.schedule
@@ -128,12 +98,12 @@ class Drafting:
     @property
     def context(self) -> tuple[int, ...]:
         """All tokens before the next one to draft."""
-        return (*self._committed.since(0), *self._in_flight.token_ids)
+        return (*self._committed.since(0), *self.in_flight.token_ids)
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """Return the tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
-        drafts = self._in_flight.token_ids
+        drafts = self.in_flight.token_ids
         return (
             *self._committed.since(kv_length),
             *drafts[max(0, kv_length - committed) : position - committed],
@@ -151,7 +121,7 @@ class Drafting:
     def _discard_too_long(self) -> list[DraftTask]:
         """Discard what is more than the cloud takes in a round, unless it was sent. Cut into two,
         it would get two verdicts, and a bonus token between them."""
-        if self.sent or not (self.schedule.in_rounds and self._exceeds()):
+        if self.in_flight.sent or not (self.schedule.in_rounds and self._exceeds()):
             return []
         tasks = self.discard()  # the same are drafted again
         self._feed_again()
@@ -165,7 +135,7 @@ class Drafting:
     def _exceeds(self) -> bool:
         """Return whether more is drafted for one round, or being drafted, than the cloud takes."""
         begun = self.task.count if self.task is not None else 0
-        return max(begun, self._in_flight.unsent) > self.allowed
+        return max(begun, self.in_flight.unsent) > self.allowed
 
     def _within(self, schedule: Schedule) -> Schedule:
         """Return a schedule with no longer chunks than the cloud takes."""
@@ -178,7 +148,7 @@ class Drafting:
     def reconnected(self) -> list[DraftTask]:
         """Note that nothing was sent on the stream that is open now, whose cloud may be another
         one. Returns the task to interrupt, as `opened` does."""
-        self._in_flight.sent = 0
+        self.in_flight.sent = 0
         self._chunk.sent = 0
         self._chunk.extra = 0
         if self._request.longest_draft:
@@ -194,14 +164,14 @@ class Drafting:
     def adopt_prefix(self, kv_length: int) -> None:
         """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
         fed."""
-        if self.task is not None or self._in_flight:
+        if self.task is not None or self.in_flight:
             raise ProtocolError("drafting", "adopt_prefix")
         self._kv_length = kv_length
 
     @property
     def may_follow(self) -> bool:
         """True if no chunk is begun."""
-        return self.task is None and not self._chunk.sent and not self._in_flight.unsent
+        return self.task is None and not self._chunk.sent and not self.in_flight.unsent
 
     def follow(self, schedule: Schedule) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
@@ -217,7 +187,7 @@ class Drafting:
         self._fed_with_task = self.position - self.kv_length
         stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
         lengthens = self._lengthens and not stepwise
-        longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
+        longest = min(self.longest - len(self.in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
             keep=self.kv_length,
             token_ids=self.unfed(self.position, self.kv_length),
@@ -250,7 +220,7 @@ class Drafting:
         if not task.branch:  # a branch's tokens are in a fork's KV, not in this one
             self._kv_length = kv_length
         self._chunk.draft_s += draft_s
-        self._in_flight.add(drafts)
+        self.in_flight.add(drafts)
         return True
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
@@ -269,23 +239,11 @@ class Drafting:
         """Return the tokens sent that a message may speak of, oldest first."""
         if message.path:
             raise ProtocolError("a chain in flight", f"Committed with the path {message.path}")
-        return self.sent_token_ids
-
-    @property
-    def sent_token_ids(self) -> tuple[int, ...]:
-        return self._in_flight.sent_token_ids
+        return self.in_flight.sent_token_ids
 
     def settle(self, message: Committed) -> None:
         """Drop the accepted drafts, which are committed."""
-        self._in_flight.remove(message.accepted)
-
-    def confirm_next(self) -> None:
-        """Drop the next draft, which equals the cloud's own token and is committed."""
-        self._in_flight.remove(1)
-
-    def adopt(self, drafts: Sequence[Drafted]) -> None:
-        """Put drafts in flight that were made for the outcome that came."""
-        self._in_flight.add(drafts)
+        self.in_flight.remove(message.accepted)
 
     def go_on_with(self, task: DraftTask, taken: int) -> None:
         """Go on with a branch that predicted the text: its task, of which `taken` drafts came
@@ -293,15 +251,9 @@ class Drafting:
         self._drafts_left = task.count - taken
         self.task = task
 
-    def take_all(self) -> tuple[int, ...]:
-        """Take out all drafts in flight, once the cloud is lost; return their token ids."""
-        token_ids = self._in_flight.token_ids
-        self._in_flight.clear()
-        return token_ids
-
     def discard(self) -> list[DraftTask]:
         """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
-        self._in_flight.clear()
+        self.in_flight.clear()
         self._chunk = _Chunk()
         self._kv_length = min(self.kv_length, len(self._committed))
         return self.interrupt()
@@ -309,7 +261,7 @@ class Drafting:
     def discard_from_texts(self) -> list[DraftTask]:
         """Keep only what the draft model drafted before the first draft that is from a text;
         returns the task to interrupt."""
-        self._in_flight.cut_from_texts()
+        self.in_flight.cut_from_texts()
         self._chunk = _Chunk()
         self._feed_again()
         return self.interrupt()
@@ -320,18 +272,18 @@ class Drafting:
         """Return the frames that are to leave now, whole chunks or what there is of one; they count
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Drafts] = []
-        while self._in_flight.unsent and self.allowed:
+        while self.in_flight.unsent and self.allowed:
             # A window that was closed, or a chunk that the cloud made shorter after its first part
             # had left, still lets out what had been drafted for this outcome.
             chunk = max(1, self.schedule.chunk) + self._chunk.extra
             left = max(1, chunk - self._chunk.sent)
-            piece = self._in_flight.next_chunk(left)
+            piece = self.in_flight.next_chunk(left)
             overdue = self._chunk.draft_s >= budget_s
             whole = len(piece) == left or self.draftable < 1 or overdue
             if not whole and not self.schedule.token_by_token:
                 break
             frames.append(self._frame(piece, whole))
-            self._in_flight.sent += len(piece)
+            self.in_flight.sent += len(piece)
             if whole:
                 self._chunk = _Chunk()
             else:
@@ -339,7 +291,7 @@ class Drafting:
         return frames
 
     def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
-        before = self.sent_token_ids
+        before = self.in_flight.sent_token_ids
         frame = Frame(
             session=self._request.session,
             base=len(self._committed) + len(before),
@@ -360,8 +312,9 @@ class DraftsInFlight:
         return len(self._drafts)
 
     @property
-    def first(self) -> Drafted:
-        return self._drafts[0]
+    def first(self) -> Drafted | None:
+        """The draft for the position after the committed text."""
+        return self._drafts[0] if self._drafts else None
 
     @property
     def all(self) -> tuple[Drafted, ...]:

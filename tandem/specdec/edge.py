@@ -145,12 +145,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     @property
     def drafts_in_flight(self) -> tuple[int, ...]:
         """The drafts that no verdict has settled, sent or not; of a tree, its first branch."""
-        return self._drafting.token_ids
+        return self._drafting.in_flight.token_ids
 
     @property
     def drafts_sent(self) -> int:
         """Number of drafts on the stream that is open now."""
-        return self._drafting.sent
+        return self._drafting.in_flight.sent
 
     @property
     def kv_length(self) -> int:
@@ -168,7 +168,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.DONE:
             return False
         wanted = self.phase is Phase.ALONE or self.controller.may_draft
-        return wanted and not self._drafting.task and not self._drafting.token_ids
+        return wanted and not self._drafting.task and not self._drafting.in_flight.token_ids
 
     @property
     def predicts(self) -> bool:
@@ -184,7 +184,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if task.branch and task is not self._drafting.task:
             in_flight = self.context(task, len(self.committed))
         else:
-            in_flight = self._drafting.token_ids[: task.position - len(self.committed)]
+            in_flight = self._drafting.in_flight.token_ids[: task.position - len(self.committed)]
         return self._texts_after(in_flight)
 
     def _texts_after(self, in_flight: tuple[int, ...]) -> TextDrafts:
@@ -222,7 +222,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
-        if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
+        if not self._leaving or self._drafting.in_flight.sent or self.phase is not Phase.RUNNING:
             return []
         self._observers.on_departed()
         return self._leave_stream(lost=False)
@@ -250,7 +250,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return False
         if self._goes_on:
             return True
-        whole = self._drafting.sent > 0 and not self._drafting.chunk_is_open
+        whole = self._drafting.in_flight.sent > 0 and not self._drafting.chunk_is_open
         return whole or self._rounds.waits
 
     @property
@@ -321,7 +321,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         position = message.base + message.accepted
         if message.draw_from is not None and position == self._rounds.drawn_again_at:
             settled = replace(settled, departs=False, refused=False)  # that was said before
-        drafts = self._drafting.drafts
+        drafts = self._drafting.in_flight.all
         self._observers.on_committed(message, settled, drafts, now)
         outputs = list[EdgeOutput]()
         if message.accepted:
@@ -334,7 +334,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             by_cloud = number < message.cloud_accepted
             source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
             if number or not settled.refused:
-                self._observers.on_token(token, self._drafting.first)
+                self._observers.on_token(token, self._drafting.in_flight.first)
             outputs += self._go_on_with(token, source)
         if message.draw_from is not None and self.phase is not Phase.DONE:
             outputs += self._rounds.recover(message.draw_from)
@@ -362,9 +362,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _go_on_with(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit the next token. The drafts after it stay in flight if it was drafted, and are void
         if not: the cloud, which has the same drafts, decides the same."""
-        if self._drafting.next_token == token:
-            self._observers.on_right(self._drafting.drafts[:1])
-            self._drafting.confirm_next()
+        first = self._drafting.in_flight.first
+        if first is not None and first.token_id == token:
+            self._observers.on_right([first])
+            self._drafting.in_flight.remove(1)
             return self._commit([token], source)
         return self._diverge(token, source)
 
@@ -381,7 +382,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is not Phase.DONE and self._predrafting.on:
             drafts = branch.drafts if branch is not None else []
             ready = branch is not None and (branch.complete or (self._sends_parts and bool(drafts)))
-            self._drafting.adopt(drafts)
+            self._drafting.in_flight.add(drafts)
             self._observers.on_resolved(begun=branch is not None, ready=ready)
             self._observers.on_adopted(drafts)
         return outputs
@@ -421,7 +422,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         request = self.request
         if request.recalled is None or not request.preset.drafter_invariant:
             return schedule
-        in_flight = self._drafting.token_ids
+        in_flight = self._drafting.in_flight.token_ids
         room = min(self._drafting.longest - len(in_flight), self._drafting.room)
         rate = self.controller.estimates.acceptance.rate
         count = self._texts.count(in_flight, rate, max(0, room))
@@ -487,7 +488,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
-        if self.phase is not Phase.RUNNING or self.paused or not self._drafting.unsent:
+        if self.phase is not Phase.RUNNING or self.paused or not self._drafting.in_flight.unsent:
             return []
         frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
@@ -500,7 +501,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # Committing, and the end.
 
     def _commit_alone(self) -> list[EdgeOutput]:
-        return self._commit(self._drafting.take_all(), TokenSource.EDGE)
+        token_ids = self._drafting.in_flight.token_ids
+        self._drafting.in_flight.clear()
+        return self._commit(token_ids, TokenSource.EDGE)
 
     def _commit(
         self, token_ids: Sequence[int], token_source: TokenSource = TokenSource.TARGET

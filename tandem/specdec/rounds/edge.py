@@ -134,13 +134,13 @@ class EdgeRounds:
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> None:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self.check_not_drawing("EarlyVerdict")
-        sent = self._drafting.sent_token_ids
+        sent = self._drafting.in_flight.sent_token_ids
         check_early_verdict(verdict, self._request, self._committed, sent=sent)
         self._observers.on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
-            rejected = self._drafting.drafts[verdict.accepted]
+            rejected = self._drafting.in_flight.all[verdict.accepted]
             token = self._recovery.predict(token, rejected, position)
         if token is not None:
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
@@ -149,7 +149,7 @@ class EdgeRounds:
 
     def recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Draw the token in the place of the first draft in flight, which was rejected."""
-        rejected = self._drafting.drafts[0]
+        rejected = self._drafting.in_flight.all[0]
         token = self._recovery.start(payload, rejected, len(self._committed))
         if token is not None:
             return self._draw(token, payload)
@@ -160,7 +160,7 @@ class EdgeRounds:
         if not self._recovery.waits:
             raise ProtocolError("running", "a full distribution that was not asked for")
         check_full_distribution(message, self._request, self._committed)
-        rejected = self._drafting.drafts[0]
+        rejected = self._drafting.in_flight.all[0]
         try:
             token = self._recovery.finish(message.target_probs, rejected, message.base)
         except InvalidArgument as error:
@@ -169,7 +169,7 @@ class EdgeRounds:
 
     def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
-        rejected = self._drafting.drafts[0]
+        rejected = self._drafting.in_flight.all[0]
         header = self._window.header()  # of the text before the token
         self._observers.on_drawn(header["base"], token, payload, rejected)
         outputs = self._window.commit_drawn(token)

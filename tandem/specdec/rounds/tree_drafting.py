@@ -100,7 +100,7 @@ class TreeDrafting(Drafting):
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         super().__init__(request, committed)
-        self._in_flight: TreeInFlight = TreeInFlight()
+        self.in_flight: TreeInFlight = TreeInFlight()
         self._kept: tuple[int, ...] = ()
 
     @property
@@ -111,7 +111,7 @@ class TreeDrafting(Drafting):
 
     @property
     def draftable(self) -> int:
-        return 0 if self._in_flight else min(len(self._expansion), self.room)
+        return 0 if self.in_flight else min(len(self._expansion), self.room)
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` layers, unbranched if more than the preset
@@ -140,34 +140,34 @@ class TreeDrafting(Drafting):
             raise ProtocolError(f"1…{task.count} layers expected", f"drafted with {layers(drafts)}")
         self.task = None
         self._kv_length = kv_length
-        self._in_flight.add(drafts)
+        self.in_flight.add(drafts)
         return True
 
     def _exceeds(self) -> bool:
         planned = expansion_nodes(self.task.expansion) if self.task is not None else 0
-        return max(planned, len(self._in_flight.all)) > self.allowed
+        return max(planned, len(self.in_flight.all)) > self.allowed
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
         return layers(drafts)
 
     def judged(self, message: Committed) -> tuple[int, ...]:
-        return self._in_flight.judged(message) if self._in_flight.sent else ()
+        return self.in_flight.judged(message) if self.in_flight.sent else ()
 
     def settle(self, message: Committed) -> None:
         """Keep the path of a tree that is judged, of what the draft KV holds of it."""
-        self._kept = tuple(node for node in message.path if node < self._in_flight.fed)
-        self._in_flight.clear()
+        self._kept = tuple(node for node in message.path if node < self.in_flight.fed)
+        self.in_flight.clear()
 
     def send_due(self, budget_s: float = inf) -> list[Drafts]:
-        if not (self._in_flight.unsent and self.allowed):
+        if not (self.in_flight.unsent and self.allowed):
             return []
-        self._in_flight.sent = len(self._in_flight)
+        self.in_flight.sent = len(self.in_flight)
         frame = Frame(
             session=self._request.session,
             base=len(self._committed),
             prefix_hash=self._committed.prefix,
         )
-        return [tree_frame(frame, self._in_flight.all, self._request.preset)]
+        return [tree_frame(frame, self.in_flight.all, self._request.preset)]
 
 
 class TreeGrowth:
