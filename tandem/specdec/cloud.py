@@ -599,7 +599,13 @@ class CloudMachine:
         rejected = int(verification.replacement is not None)
         of_edge = max(len(work.prepared) + work.drafts, accepted + rejected)
         judged = 0 if work.by_cloud else of_edge
-        cost = replace(cost, target_passes=self.target_passes, drafts=judged)
+        cost = Work(
+            verify_s=cost.verify_s,
+            queue_s=cost.queue_s,
+            batch_size=cost.batch_size,
+            target_passes=self.target_passes,
+            drafts=judged,
+        )
         if work.by_cloud:
             cost = self._cost_of_own(cost, work.drafts, accepted, rejected)
         elif judged:
