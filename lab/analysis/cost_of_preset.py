@@ -161,14 +161,11 @@ def _expected(
     times = _step_times(preset, pair, link, sizes)
     conditions = Conditions(pair, link.rtt_s, acceptance_rate)
     schedule = schedule_of(preset, conditions)
-    ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
-    hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
+    hit_rate = 0.0 if preset.predraft is Predraft.OFF else 1 - miss_rate
     fed = schedule.chunk if schedule.stop_and_wait else 0
     head_s = link.rtt_s + pair.verify_s(sessions - 1 + fed)
     if sessions == 1:
-        return expected(
-            schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
-        )
+        return expected(schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s)
     together, _ = expected_together(
         preset.schedule,  # until its controller has measured enough
         times,
@@ -176,7 +173,6 @@ def _expected(
         sessions=sessions,
         hit_rate=hit_rate,
         head_s=head_s,
-        ahead=ahead,
         in_parts=preset.verify_settings.allows_partial_verification,
         control=None if preset.control is Control.FIXED else partial(schedule_of, preset),
     )
@@ -192,17 +188,6 @@ def schedule_of(preset: Preset, conditions: Conditions) -> Schedule:
             return latency_aware(preset.schedule, conditions)
         case Control.LEAST_COST:
             return fastest(preset.schedule, conditions)
-
-
-def _hit_rate(
-    preset: Preset, schedule: Schedule, acceptance_rate: float, miss_rate: float, ahead: bool
-) -> float:
-    """Return how often a correction had been drafted for. Where all drafts and the guess of the
-    bonus token hold, that counts as a hit too."""
-    if preset.predraft is Predraft.OFF:
-        return 0.0
-    corrected = 1 - acceptance_rate ** (schedule.chunk + 1) if ahead else 1.0
-    return max(0.0, 1 - miss_rate / corrected) if corrected > 0 else 0.0
 
 
 def _step_times(preset: Preset, pair: PairTimes, link: LinkTimes, sizes: Sizes) -> StepTimes:

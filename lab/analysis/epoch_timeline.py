@@ -62,21 +62,19 @@ class Position(NamedTuple):
 
 
 def timeline(
-    schedule: Schedule, times: StepTimes, depth: int, *, head_s: float = 0.0, ahead: bool = False
+    schedule: Schedule, times: StepTimes, depth: int, *, head_s: float = 0.0
 ) -> list[Position]:
     """Return the next `depth` positions. `head_s`: how long the edge has drafted already when it
-    learns of the correction. `ahead`: whether the edge drafts past the bonus token in
-    stop-and-wait."""
-    return Timeline(schedule, times, head_s, ahead).positions(depth)
+    learns of the correction."""
+    return Timeline(schedule, times, head_s).positions(depth)
 
 
 class Timeline:
     """Positions count from 1; what is known, drafted, arrived, committed is the last such one."""
 
-    def __init__(self, schedule: Schedule, times: StepTimes, head_s: float, ahead: bool) -> None:
+    def __init__(self, schedule: Schedule, times: StepTimes, head_s: float) -> None:
         self.schedule = schedule
         self.times = times
-        self.ahead = ahead and schedule.stop_and_wait and schedule.bonus
         self.now, self.order = 0.0, itertools.count()
         self.events: list[tuple[float, int, int, int, bool]] = []
         self.known = self.drafted = self.sent = self.arrived = self.ready = self.committed = 0
@@ -149,10 +147,8 @@ class Timeline:
             self.at(self.now + left_s, _DRAFTED, self.step)
 
     def draft(self) -> None:
-        room = self.schedule.window
-        if self.ahead and self.sent > self.known:
-            room += 1 + self.schedule.chunk
-        if self.drafting or not self.schedule.window or self.drafted - self.known >= room:
+        window = self.schedule.window
+        if self.drafting or not window or self.drafted - self.known >= window:
             return
         self.drafting = True
         self.step = next(self.order)
@@ -310,7 +306,6 @@ def expected(
     *,
     hit_rate: float = 0.0,
     head_s: float = 0.0,
-    ahead: bool = False,
 ) -> Expected:
     """Return what a token takes if each draft is accepted with `acceptance_rate`, whatever came
     before. `hit_rate`: how often a correction finds drafts that were begun `head_s` before."""
@@ -320,7 +315,7 @@ def expected(
     sums = np.zeros(len(_COUNTED))
     for share, early_s in ((1 - hit_rate, 0.0), (hit_rate, head_s)):
         if share > 0:
-            positions = timeline(schedule, times, depth, head_s=early_s, ahead=ahead)
+            positions = timeline(schedule, times, depth, head_s=early_s)
             sums += share * Epoch.of(positions).expected(acceptance_rate)
     return per_token(sums)
 

@@ -42,7 +42,6 @@ def expected_together(
     sessions: int,
     hit_rate: float = 0.0,
     head_s: float = 0.0,
-    ahead: bool = False,
     in_parts: bool = False,
     control: Control | None = None,
 ) -> tuple[Expected, float]:
@@ -54,7 +53,7 @@ def expected_together(
             session.
         in_parts: whether a pass takes as many drafts as the verifier's budget bears.
         control: the schedule to go on with by what was measured."""
-    crowd = _Crowd(schedule, times, acceptance_rate, sessions, hit_rate, head_s, ahead)
+    crowd = _Crowd(schedule, times, acceptance_rate, sessions, hit_rate, head_s)
     crowd.budget = PassBudget() if in_parts else None
     crowd.control = control
     tokens = max(_LEAST_TOKENS, _ALL_TOKENS // sessions)
@@ -76,7 +75,6 @@ class _Crowd:
         sessions: int,
         hit_rate: float,
         head_s: float,
-        ahead: bool,
     ) -> None:
         self.now = 0.0
         self.times = times
@@ -92,7 +90,7 @@ class _Crowd:
         self.waiting: list[_Member] = []
         self.passing: list[_Member] = []
         self.totals = [0.0] * 6  # tokens, passes, fed, frames, drafted, corrections
-        self.members = [_Member(self, schedule, times, ahead) for _ in range(sessions)]
+        self.members = [_Member(self, schedule, times) for _ in range(sessions)]
         for number, member in enumerate(self.members):
             start_s = (number * _SPREAD % 1.0) * 4 * times.pass_s
             self.push(start_s, member.start)
@@ -157,8 +155,8 @@ class _Crowd:
 class _Member(Timeline):
     """One session: a timeline that begins anew with every correction."""
 
-    def __init__(self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool) -> None:
-        super().__init__(schedule, times, 0.0, ahead)
+    def __init__(self, crowd: _Crowd, schedule: Schedule, times: StepTimes) -> None:
+        super().__init__(schedule, times, 0.0)
         self.crowd, self.epoch = crowd, object()
         self.due_drafts = self.due_tokens = self.fed_drafts = 0
         self.due_s = 0.0
@@ -188,7 +186,7 @@ class _Member(Timeline):
         self.counted()
         hit = crowd.hits()
         head_s = crowd.head_s if hit else 0.0
-        super().__init__(self.schedule, self.times, head_s, self.ahead)
+        super().__init__(self.schedule, self.times, head_s)
         self.now = crowd.now
         self.up_free_s = up_free_s
         self.epoch = object()

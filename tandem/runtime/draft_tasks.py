@@ -103,7 +103,7 @@ class DraftTaskRunner:
         drafts = forced_drafts(
             task,
             request.rows,
-            most=task.count + task.spare,
+            most=task.count + task.max_extra,
             by_token=request.by_token,
             texts=request.texts,
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tandem.core.probs import Array
 from tandem.core.processors import RowsAfter
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.proposers import NO_TEXTS, Proposed, TextDrafts
+from tandem.specdec.proposers import NO_TEXTS, DraftSource, Proposed, TextDrafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,13 @@ class GrammarProposer:
     def propose(self) -> tuple[Proposed, ...]:
         """Return the token that alone may follow; none where several may."""
         token_id = self.rows.forced(self.drafted)
-        return () if token_id is None else (Proposed(token_id),)
+        return () if token_id is None else (Proposed(token_id, DraftSource.GRAMMAR),)
 
-    def after(self, token_id: int, *, confirmed: bool) -> GrammarProposer:
-        """Return what is forced once a token follows."""
+    def after(self, token_id: int) -> GrammarProposer:
+        """Return what is forced once a draft follows."""
         return GrammarProposer(self.rows, (*self.drafted, token_id))
+
+    commit = after
 
 
 def forced_drafts(
@@ -55,19 +57,18 @@ def forced_drafts(
             NO_PROBS if by_token else _certain_of(proposed, rows, texts),
             parent=len(drafts) - 1 if task.expansion else -1,
             ends_chunk=proposed.is_last,
-            predicted=proposed.predicted,
-            remembered=proposed.remembered,
+            source=proposed.source,
         )
         drafts.append(draft)
         if draft.ends_chunk:
             break
         drafted += (draft.token_id,)
-        texts = texts.after((draft.token_id,), confirmed=False)
+        texts = texts.after(draft.token_id)
     return drafts
 
 
 def _certain_of(proposed: Proposed, rows: RowsAfter | None, texts: TextDrafts) -> Array:
     """Return the distribution [V] that is certain of a token."""
-    if proposed.from_text or rows is None:
+    if proposed.source.is_text or rows is None:
         return texts.probs(proposed.token_id)
     return rows.certain(proposed.token_id)

@@ -65,26 +65,86 @@ class DraftRequest:
         return self.rule.drafter_invariant and self.preset.sends_ids_alone
 
 
+class ModelProposer:
+    """The draft model as a proposer, the last one to be asked: it says something everywhere, and
+    each time takes a pass of the engine, whose logits it proposes by."""
+
+    def __init__(self, request: DraftRequest) -> None:
+        """Prepare to propose for a task."""
+        self._request = request
+        self._threshold = request.preset.confidence_threshold
+        self._by_token = request.by_token
+
+    def propose(self, logits: Array, drafted: tuple[int, ...]) -> Drafted:
+        """Return the next draft of the task.
+
+        Args:
+            logits: [V], of the pass over the text and the `drafted` tokens after it.
+            drafted: the task's drafts so far, whoever proposed them."""
+        return self.read(logits, lambda row: self._drawn(row, drafted))
+
+    def read(self, logits: Array, draw: Callable[[Array], Drawn]) -> Drawn:
+        """Return what `draw` makes of logits [V]. Where they are no numbers it is given even ones:
+        drafts may be drawn from any distribution, so that the answer goes on."""
+        try:
+            return draw(logits)
+        except InvalidArgument as error:
+            if error.field != "logits" or self._request.on_broken is None:
+                raise
+            self._request.on_broken()
+            return draw(np.zeros_like(logits))
+
+    def processed(self, logits: Array, drafted: tuple[int, ...]) -> Array:
+        """Return logits [V] after the processors of the request."""
+        rows = self._request.rows
+        return logits if rows is None else rows.processed(logits, drafted)
+
+    def _drawn(self, logits: Array, drafted: tuple[int, ...]) -> Drafted:
+        request = self._request
+        position = request.task.position + len(drafted)
+        scores = self.processed(logits, drafted)
+        whole = LogitsDistribution(scores, request.sampling)
+        if self._by_token:
+            token_id = request.rule.propose(whole, position)
+            probs = NO_PROBS
+        else:
+            token_id, probs = draw_draft(
+                whole.probs, request.preset, request.rule.propose, position
+            )
+        runners_up = self._runners_up(scores, whole, token_id, position)
+        unsure = self._threshold > 0 and confidence(scores) < self._threshold
+        return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
+
+    def _runners_up(
+        self, logits: Array, whole: Distribution, token_id: int, position: int
+    ) -> RunnersUp:
+        request = self._request
+        wanted = request.task.alternatives
+        if not wanted:
+            return ()
+        if request.sampling.greedy:  # the distribution is one-hot and knows no second
+            warm = probs_from_logits(logits, SamplingParams())
+            return likely_runners_up(warm, token_id, wanted)
+        return request.rule.top_alternatives(whole, token_id, position, wanted)
+
+
 class DraftJob(Job[tuple[list[Drafted], int]]):
-    """Drafts the tokens of a task one by one, and without a pass those that a grammar forces or
-    texts propose; ends early after an end-of-text token, or one that is not sure enough. With
-    a `stepwise` task every token but the last ones is handed to `on_draft` with the length of the
-    draft KV and the seconds it took, on the engine thread; the result is then what is left."""
+    """Drafts the tokens of a task one by one, each by the first of its proposers that has one: a
+    grammar or texts, which take no pass, and else the draft model. It ends early after an
+    end-of-text token, or one that is not sure enough. With a `stepwise` task every token but the
+    last ones is handed to `on_draft` with the length of the draft KV and the seconds it took, on
+    the engine thread; the result is then what is left."""
 
     def __init__(self, session: Session, request: DraftRequest) -> None:
         self.work = request.task
         self.handed_s = 0.0
         self._session = session
         self._work = request.task
-        self._sampling = request.sampling
-        self._rule = request.rule
-        self._preset = request.preset
-        self._threshold = request.preset.confidence_threshold
+        self._model = ModelProposer(request)
         self._by_token = request.by_token
         self._on_draft = request.on_draft if request.task.stepwise else None
         self._rows = request.rows
         self._texts = request.texts
-        self._on_broken = request.on_broken
         self._token_ids: tuple[int, ...] = ()  # all that were drafted
         self._fed: int | None = None  # of these; None before the first pass
         self._held = 0  # tokens in the session after the last pass that brought logits
@@ -107,43 +167,17 @@ class DraftJob(Job[tuple[list[Drafted], int]]):
     def take(self, logits: Logits) -> bool:
         self._fed = len(self._token_ids)
         self._held = self._session.length
-        position = self._work.position + self._fed
-        self._add(self._from_logits(logits[0], lambda row: self._drawn(row, position)))
+        self._add(self._model.propose(logits[0], self._token_ids))
         if self._drafts[-1].ends_chunk:
             return True
         self._draft_forced(self._work.count - len(self._token_ids))
         if self._drafts[-1].ends_chunk:
             return True
         if len(self._token_ids) == self._work.count or self._token_ids[-1] in self._work.ends:
-            self._draft_forced(self._work.spare)
+            self._draft_forced(self._work.max_extra)
             return True
         self._hand_over()
         return False
-
-    def _from_logits(self, logits: Array, draw: Callable[[Array], Drawn]) -> Drawn:
-        """Return what `draw` makes of logits [V]. Where they are no numbers it is given even ones:
-        drafts may be drawn from any distribution, so that the answer goes on."""
-        try:
-            return draw(logits)
-        except InvalidArgument as error:
-            if error.field != "logits" or self._on_broken is None:
-                raise
-            self._on_broken()
-            return draw(np.zeros_like(logits))
-
-    def _drawn(self, logits: Array, position: int) -> Drafted:
-        scores = logits if self._rows is None else self._rows.processed(logits, self._token_ids)
-        whole = LogitsDistribution(scores, self._sampling)
-        if self._by_token:
-            token_id = self._rule.propose(whole, position)
-            probs = NO_PROBS
-        else:
-            guess = self._work.guess and not self._token_ids
-            draw = self._rule.target_token if guess else self._rule.propose
-            token_id, probs = draw_draft(whole.probs, self._preset, draw, position)
-        runners_up = self._top_alternatives(scores, whole, token_id, position)
-        unsure = self._threshold > 0 and confidence(scores) < self._threshold
-        return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
 
     def _draft_forced(self, most: int) -> None:
         forced = forced_drafts(
@@ -160,7 +194,7 @@ class DraftJob(Job[tuple[list[Drafted], int]]):
     def _add(self, drafted: Drafted) -> None:
         self._token_ids += (drafted.token_id,)
         self._drafts.append(drafted)
-        self._texts = self._texts.after((drafted.token_id,), confirmed=False)
+        self._texts = self._texts.after(drafted.token_id)
 
     def _hand_over(self) -> None:
         """Report what is drafted, oldest first, each with no more of the KV than lies before it."""
@@ -176,17 +210,6 @@ class DraftJob(Job[tuple[list[Drafted], int]]):
         first = self._work.position + len(self._token_ids) - len(drafts)
         for position, drafted in enumerate(drafts, start=first):
             self._on_draft(drafted, min(held, position), share_s)
-
-    def _top_alternatives(
-        self, logits: Array, whole: Distribution, token_id: int, position: int
-    ) -> RunnersUp:
-        wanted = self._work.alternatives
-        if not wanted:
-            return ()
-        if self._sampling.greedy:  # the distribution is one-hot and knows no second
-            warm = probs_from_logits(logits, SamplingParams())
-            return likely_runners_up(warm, token_id, wanted)
-        return self._rule.top_alternatives(whole, token_id, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
         """Return the drafts that were not handed over yet, and the length of the draft KV."""

@@ -27,6 +27,8 @@ class TreeDraftJob(DraftJob):
     def __init__(self, session: Session, request: DraftRequest) -> None:
         super().__init__(session, request)
         self._growth = TreeGrowth(request.task, request.rule)
+        self._sampling = request.sampling
+        self._preset = request.preset
 
     def request(self) -> ForwardRequest:
         growth = self._growth
@@ -49,7 +51,7 @@ class TreeDraftJob(DraftJob):
     def take(self, logits: Logits) -> bool:
         return self._growth.grow(
             [
-                self._from_logits(row, partial(self._after, context))
+                self._model.read(row, partial(self._after, context))
                 for row, context in zip(logits, self._growth.contexts, strict=True)
             ]
         )
@@ -63,8 +65,8 @@ class TreeDraftJob(DraftJob):
 
     def _after(self, context: tuple[int, ...], logits: Array) -> Array:
         """Return the distribution that candidates after a node are drawn from."""
-        scores = logits if self._rows is None else self._rows.processed(logits, context)
-        branches = self._texts.after(context, confirmed=False).branches
+        scores = self._model.processed(logits, context)
+        branches = self._texts.after(*context).branches
         allowed = [draft for draft in branches if scores[draft.token_id] > -np.inf]  # by a grammar
         return self._probs(scores, allowed)
 

@@ -79,16 +79,33 @@ correction its next drafts may take as long."""
 
 
 class State(StrEnum):
-    """What the machine does or waits for. Nothing sets it: it follows from text and pass."""
+    """What the machine does or waits for."""
 
     IDLE = "idle"
-    """A pass may begin, if one is due."""
+    """A pass may begin, if it is anybody's `Turn`."""
+    DRAFTING = "drafting"
+    """The next pass is over drafts that the cloud makes now."""
     PASS = "pass"
     """A pass is in flight. Drafts that arrive wait for the next one."""
     NEEDS_RECOVERED = "needs_recovered"
     """Nothing continues before the edge has drawn the token in the place of a rejected draft."""
     ENDED = "ended"
     """The answer is complete, or the edge is done with it."""
+
+
+class Turn(StrEnum):
+    """Whose drafts the next pass is over. It follows from what waits and what is known."""
+
+    EDGE = "edge"
+    """Drafts of the edge are there, and go before all others."""
+    OWN = "own"
+    """The cloud would decode alone, and drafts first."""
+    ALONE = "alone"
+    """Nobody's: the cloud decodes alone."""
+    PREPARE = "prepare"
+    """Part of the edge's drafts is there, and is fed before the rest comes."""
+    NOBODY = "nobody"
+    """The cloud waits for the edge."""
 
 
 class CloudMachine:
@@ -158,7 +175,7 @@ class CloudMachine:
         """The early exits that judge."""
         self._pending = PendingDrafts(self.committed, self.settings.window, self._length_limit)
         # The target of the position after the committed text, where a pass gave it already.
-        self._frontier: TargetProbs | None = None
+        self._next_target: TargetProbs | None = None
         self._in_flight: VerifyTask | None = None
         self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.settings.allows_partial_verification else None
@@ -171,7 +188,8 @@ class CloudMachine:
         # What an edge sent so far, and passes since its last draft.
         self._edge_drafts = 0
         self._passes_without = 0
-        self._awaited: DraftTask | None = None
+        # What the draft model does while the next pass waits for it.
+        self._awaited_task: DraftTask | None = None
 
     def _drafting_of(
         self, draft_budget: CloudDraftBudget | None, memory: NgramTexts | None
@@ -183,13 +201,14 @@ class CloudMachine:
         if chooses and draft_budget is None:
             draft_budget = CloudDraftBudget(PassBudget())
         longest = min(settings.cloud_draft_length, self._model.max_draft_length)
-        texts = memory
-        if texts is None and kind is not CloudDrafts.MODEL:
+        sources = () if memory is None else (memory,)
+        if not sources and kind is not CloudDrafts.MODEL:
             prompt = self.committed.since(0)[: self._prompt_length]
-            texts = NgramTexts.of(prompt, self._model.vocabulary_size)
+            sources = (NgramTexts.of(prompt, self._model.vocabulary_size),)
         return CloudDrafting(
             DraftingContext(
                 committed=self.committed,
+                pending=self._pending,
                 longest=longest,
                 length_limit=self._length_limit,
                 ends=self._eos,
@@ -197,7 +216,7 @@ class CloudMachine:
                     draft_budget.usual if draft_budget else UsualAcceptance()
                 ),
                 prompt_length=self._prompt_length,
-                texts=texts,
+                sources=sources,
                 longest_from_texts=longest if memory is None else self._model.max_draft_length,
                 remembers=memory is not None,
                 has_model=kind is CloudDrafts.MODEL or (chooses and self._has_draft_model),
@@ -213,6 +232,8 @@ class CloudMachine:
             return State.ENDED
         if self._in_flight is not None:
             return State.PASS
+        if self._awaited_task is not None:
+            return State.DRAFTING
         return State.NEEDS_RECOVERED if self._rounds.waits else State.IDLE
 
     @property
@@ -274,7 +295,7 @@ class CloudMachine:
         check_frame(message, self.session)
         if self.ended:
             return []
-        self._awaited = None
+        self._awaited_task = None
         match message:
             case Drafts():
                 return self._receive_draft(message)
@@ -313,41 +334,54 @@ class CloudMachine:
 
     # The forward pass that is due.
 
+    @property
+    def turn(self) -> Turn:
+        """Whose drafts the next pass is over."""
+        if self.state is not State.IDLE:
+            return Turn.NOBODY
+        waiting = self._pending
+        if self._rounds.tree is not None or (waiting.ready and not waiting.own):
+            return Turn.EDGE
+        if self._is_due_without_drafts():
+            return Turn.OWN if self._drafts_first() else Turn.ALONE
+        prepares = (
+            self.settings.prepare_on_arrival and waiting and not self._rounds.prefilled_targets
+        )
+        return Turn.PREPARE if prepares else Turn.NOBODY
+
     def work(self) -> VerifyTask | None:
         """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
-        if self.state is not State.IDLE:
+        turn = self.turn
+        if turn is Turn.NOBODY or (turn is Turn.OWN and self._waits_for_own_drafts()):
             return None
-        self._awaited = None
+        self._in_flight = self._pass_of(turn)
+        if self._cloud_drafting is not None:
+            self._cloud_drafting.give_up()
+        return self._in_flight
+
+    def _pass_of(self, turn: Turn) -> VerifyTask:
         unfed = self.committed.since(self.kv_length + len(self._rounds.kept_path))
+        if turn is Turn.PREPARE:
+            return self._preparation(unfed)
         if self._rounds.tree is not None and len(unfed) < 2:
-            work = self._tree_pass(unfed)
-        elif self._rounds.tree is not None or (self._pending.ready and self._edge_goes_first()):
-            work = self._chain_pass(unfed)  # a longer text before its tree: that mask costs less
-        elif self._is_due_without_drafts():
-            if self._waits_for_cloud_drafts():
-                return None
-            work = self._pass_alone(unfed)
-        elif self.settings.prepare_on_arrival and self._pending and not self._rounds.prepared:
-            work = self._preparation(unfed)
-        else:
-            return None
-        self._in_flight = work
-        return work
+            return self._tree_pass(unfed)
+        return self._chain_pass(unfed)  # a longer text before its tree: that mask costs less
 
     def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass over the drafts that are ready, if any, after the text that is not fed
         yet."""
         drafts = self._pending.ready
+        own = self._pending.own and drafts > 0
         proposals = self._pending.first_ready() if drafts else ()
-        if (budget := self._budget) is not None:
+        if self._budget is not None and not own:
             rate = self._acceptance.next_rate
-            drafts = budget.drafts(rate, drafts, weight=self.settings.idle_weight)
+            drafts = self._budget.drafts(rate, drafts, weight=self.settings.idle_weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
-        judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
+        judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals), own=own)
         waiting = self._pending.token_ids if drafts else ()
-        prepared = waiting[: len(self._rounds.prepared)]
+        prepared = waiting[: len(self._rounds.prefilled_targets)]
         early = None
-        if drafts:
+        if drafts and not own:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early = self._rounds.early_judge(judge, self._header(judge.base), bonus=bonus)
         return VerifyTask(
@@ -362,6 +396,7 @@ class CloudMachine:
             hidden=self._rounds.take_hidden(),
             first_layer=self.settings.split_layers,
             prompt_reader=self._prompt_reader(),
+            by_cloud=own,
         )
 
     def _prompt_reader(self) -> PromptReader | None:
@@ -369,29 +404,10 @@ class CloudMachine:
             return None
         return PromptReader(self._unread_prompt, self._top_logprobs)
 
-    def _pass_alone(self, unfed: tuple[int, ...]) -> VerifyTask:
-        """Return the pass of a cloud that goes on alone: over drafts that it made itself, if it has
-        any."""
-        drafting = self._cloud_drafting
-        if drafting is None or self._edge_goes_first() or not (proposals := drafting.proposals):
-            return self._chain_pass(unfed)
-        judge = self._judge(chain_steps(proposals))
-        judge = replace(judge, payloads=TokenPayload(self.rule, self._payloads.rng))
-        return VerifyTask(
-            keep=self.kv_length,
-            token_ids=(*unfed, *(proposal.token_ids[0] for proposal in proposals)),
-            logits_to_keep=len(proposals) + 1,
-            drafts=len(proposals),
-            judge=judge,
-            path=self._rounds.kept_path,
-            prompt_reader=self._prompt_reader(),
-            by_cloud=True,
-        )
-
     def _preparation(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass that feeds the first drafts of a chunk which is not whole yet."""
         drafts = self._pending.token_ids
-        known = self._frontier is not None
+        known = self._next_target is not None
         judge = self._rounds.preparation(len(drafts), known=known)
         return VerifyTask(
             keep=self.kv_length,
@@ -417,27 +433,34 @@ class CloudMachine:
             path=self._rounds.kept_path,
         )
 
-    def _judge(self, steps: Steps, bonus: bool = True) -> Judge:
+    def _judge(self, steps: Steps, bonus: bool = True, own: bool = False) -> Judge:
+        """Return the judge of drafts after the text. Nobody else knows the cloud's `own`: it draws
+        the token in the place of a rejected one."""
+        payloads = TokenPayload(self.rule, self._payloads.rng) if own else self._payloads
         return Judge(
             base=len(self.committed),
             steps=steps,
             rule=self.rule,
-            payloads=self._payloads,
+            payloads=payloads,
             eos=self._eos,
             length_limit=self._length_limit,
-            known=self._known,
+            known=self._cached_targets,
             bonus=bonus,
         )
 
     @property
-    def _known(self) -> tuple[TargetProbs, ...]:
+    def _cached_targets(self) -> tuple[TargetProbs, ...]:
         """The targets from the end of the committed text on that passes gave already."""
-        return () if self._frontier is None else (self._frontier, *self._rounds.prepared)
+        return (
+            ()
+            if self._next_target is None
+            else (self._next_target, *self._rounds.prefilled_targets)
+        )
 
     def _is_due_without_drafts(self) -> bool:
         """Return whether a pass without drafts is due: for the prompt, which needs none, and after
         it where the cloud decodes alone."""
-        if self._frontier is not None or not self._rounds.hidden_complete():
+        if self._next_target is not None or not self._rounds.hidden_complete():
             return False
         return self.target_passes == 0 or self._decodes_alone
 
@@ -464,12 +487,12 @@ class CloudMachine:
         drafting = self._cloud_drafting
         if drafting is None or self.state is State.ENDED:
             return None
-        if self._awaited is not None:
-            return self._awaited
-        if not (drafting.prefilling or self._may_draft()):
-            drafting.give_up()
-            return None
-        return drafting.due()
+        if self._awaited_task is not None:
+            return self._awaited_task
+        if drafting.prefilling or self.turn is Turn.OWN:
+            return drafting.due()
+        drafting.give_up()
+        return None
 
     def drafted(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float
@@ -482,7 +505,7 @@ class CloudMachine:
             kv_length: tokens that the draft KV now holds.
             draft_s: what drafting them took."""
         if self._cloud_drafting is not None:
-            self._awaited = None
+            self._awaited_task = None
             self._cloud_drafting.take(task, drafts, kv_length, draft_s)
 
     def limit_cloud_drafts(self, length: int) -> None:
@@ -494,34 +517,18 @@ class CloudMachine:
     def go_without_cloud_drafts(self) -> None:
         """Draft nothing in the cloud from now on: its draft model does not work, or the session is
         over. The text keeps its distribution."""
-        self._cloud_drafting = None
+        self._cloud_drafting = self._awaited_task = None
 
-    def _may_draft(self) -> bool:
-        """Return whether the cloud would decode alone now, and may draft before it does. The first
-        pass has no drafts, since it computes the prompt meanwhile; but where the text depends on
-        drafts, a resumed session has them where it had them before."""
-        if self.state is not State.IDLE or self._rounds.tree is not None:
+    def _drafts_first(self) -> bool:
+        """Return whether the cloud drafts before it decodes alone. The first pass has no drafts,
+        since it computes the prompt meanwhile; but where the text depends on drafts, a resumed
+        session has them where it had them before."""
+        if self._cloud_drafting is None or self._leaves_drafting_to_edge:
             return False
-        if self._edge_goes_first() or self._leaves_drafting_to_edge:
+        if self._pending and not self._pending.own:
             return False
         at_start = self.rule.drafter_invariant or len(self.committed) == self._prompt_length
-        if at_start and not self.target_passes:
-            return False
-        return self._is_due_without_drafts()
-
-    def _edge_goes_first(self) -> bool:
-        """Return whether drafts of the edge wait that go before those the cloud makes itself. They
-        do not go before longer ones that the cloud has begun."""
-        if not self._pending:
-            return False
-        drafting = self._cloud_drafting
-        if drafting is None:
-            return True
-        if not drafting.chooses:
-            return self._pending.ready >= drafting.begun
-        if self._leaves_drafting_to_edge or not self._is_due_without_drafts():
-            return True
-        return not drafting.faster_than(self._pending.ready, self._acceptance.next_rate)
+        return self.target_passes > 0 or not at_start
 
     @property
     def _leaves_drafting_to_edge(self) -> bool:
@@ -533,18 +540,17 @@ class CloudMachine:
         drafts = self._edge_drafts >= few and self._passes_without <= _PASSES_WITHOUT
         return drafts and not self._budget.alone
 
-    def _waits_for_cloud_drafts(self) -> bool:
+    def _waits_for_own_drafts(self) -> bool:
         """Return whether the pass that is due is to judge drafts that the cloud is making. While
         the draft model computes a long prompt, the cloud goes on alone, unless the text would
-        depend on how long that takes. Until something happens `draft_task` gives what is waited
-        for, whatever other sessions' passes, which another thread counts, make of it since."""
+        depend on how long that takes. Until something happens it waits for the same task, whatever
+        other sessions' passes, which another thread counts, make of it since."""
         drafting = self._cloud_drafting
-        if drafting is None or not self._may_draft():
-            return False
+        assert drafting is not None, "it is its turn"
         if drafting.prefilling and self.rule.drafter_invariant:
             return False
-        self._awaited = self.draft_task()
-        return self._awaited is not None
+        self._awaited_task = drafting.due()
+        return self._awaited_task is not None
 
     # What a pass found.
 
@@ -562,74 +568,17 @@ class CloudMachine:
             return []
         self._unread_prompt = ()
         if not isinstance(work.judge, Judge):
-            self._keep_prepared(verification)
+            self._keep_prefilled(verification)
             return self._judge_at_once()
-        prompt_frames = self._prompt_frames(verification)
-        if work.by_cloud:
-            return [*prompt_frames, *self._outcome_of_cloud_drafts(verification, work, cost)]
-        return [*prompt_frames, *self._outcome_of(verification, work, cost)]
+        return [*self._prompt_frames(verification), *self._outcome_of(verification, work, cost)]
 
-    def _with_drafts(
-        self,
-        cost: Work,
-        *,
-        drafts: int = 0,
-        cloud_drafts: int = 0,
-        draft_s: float = 0.0,
-        draft_rate: float = 0.0,
-    ) -> Work:
-        """Return the cost of a pass, as the session's shell states it, with what was judged."""
-        return Work(
-            verify_s=cost.verify_s,
-            queue_s=cost.queue_s,
-            batch_size=cost.batch_size,
-            target_passes=self.target_passes,
-            drafts=drafts,
-            cloud_drafts=cloud_drafts,
-            draft_s=draft_s,
-            draft_rate=draft_rate,
-        )
-
-    def _outcome_of_cloud_drafts(
-        self, verification: Verification, work: VerifyTask, cost: Work
-    ) -> list[CloudMessage]:
-        """Commit the drafts of the cloud that stand, and the token after them. What the edge has
-        drafted meanwhile for these positions stands if it is the same."""
-        base = len(self.committed)
-        accepted = len(verification.path)
-        replacement = verification.replacement
-        draft_s = draft_rate = 0.0
-        if self._cloud_drafting is not None:
-            draft_s = self._cloud_drafting.draft_s
-            if self._cloud_drafting.from_memory:
-                self.proposed_memory_tokens += work.drafts
-                self.accepted_memory_tokens += accepted
-            if self.settings.cloud_drafts is CloudDrafts.ANY:  # by an edge that chooses too
-                draft_rate = self._cloud_drafting.rate
-            self._cloud_drafting.judged(accepted, int(replacement is not None))
-        self._kv_length = min(base + accepted, work.kept + len(work.token_ids))
-        self._rounds.kept_path = ()
-        self._forget_known()
-        token_ids = verification.token_ids
-        if isinstance(replacement, int):
-            token_ids = (*token_ids, replacement)
-        for token_id, target in zip(token_ids, verification.targets, strict=False):
-            self._commit(token_id, target)
-        if replacement is None:
-            self._bonus_token(verification)
-        cost = self._with_drafts(
-            cost, cloud_drafts=work.drafts, draft_s=draft_s, draft_rate=draft_rate
-        )
-        committed = self._committed_since(base, cost, cloud_accepted=accepted)
-        return [*committed, *self._judge_at_once()]
-
-    def _keep_prepared(self, verification: Verification) -> None:
+    def _keep_prefilled(self, verification: Verification) -> None:
         """Keep the targets of a preparation; the KV holds its drafts after the committed text."""
         targets = verification.targets
-        if self._frontier is None:
-            self._frontier, *rest = targets
+        if self._next_target is None:
+            self._next_target, *rest = targets
             targets = tuple(rest)
-        self._rounds.prepared = targets
+        self._rounds.prefilled_targets = targets
         self._kv_length = len(self.committed)
 
     def _prompt_frames(self, verification: Verification) -> list[CloudMessage]:
@@ -648,19 +597,44 @@ class CloudMachine:
         base = len(self.committed)
         accepted = len(verification.path)
         rejected = int(verification.replacement is not None)
-        judged = max(len(work.prepared) + work.drafts, accepted + rejected)
-        cost = self._with_drafts(cost, drafts=judged)
-        if judged:
+        of_edge = max(len(work.prepared) + work.drafts, accepted + rejected)
+        judged = 0 if work.by_cloud else of_edge
+        cost = Work(
+            verify_s=cost.verify_s,
+            queue_s=cost.queue_s,
+            batch_size=cost.batch_size,
+            target_passes=self.target_passes,
+            drafts=judged,
+        )
+        if work.by_cloud:
+            cost = self._cost_of_own(cost, work.drafts, accepted, rejected)
+        elif judged:
             self._acceptance.judged(accepted, rejected)
-        if work.drafts:
-            self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
+            if work.drafts:
+                self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(verification, work)
         path = verification.path if work.parents is not None else ()
         if rejected:
-            return self._reject(verification, base, cost, path)
+            return self._reject(verification, base, cost, path, own=work.by_cloud)
         self._bonus_token(verification)
-        committed = self._committed_since(base, cost, accepted=accepted, path=path)
+        committed = self._committed_since(
+            base, cost, accepted=accepted, own=work.by_cloud, path=path
+        )
         return [*committed, *self._judge_at_once()]
+
+    def _cost_of_own(self, cost: Work, drafts: int, accepted: int, rejected: int) -> Work:
+        """Record what became of drafts that the cloud made itself; return what their pass cost."""
+        cost = replace(cost, cloud_drafts=drafts)
+        if (drafting := self._cloud_drafting) is None:
+            return cost
+        if drafting.from_memory:
+            self.proposed_memory_tokens += drafts
+            self.accepted_memory_tokens += accepted
+        # An edge that chooses too hears how good they are.
+        rate = drafting.rate if self.settings.cloud_drafts is CloudDrafts.ANY else 0.0
+        cost = replace(cost, draft_s=drafting.draft_s, draft_rate=rate)
+        drafting.judged(accepted, rejected)
+        return cost
 
     def commit_forced_tokens(self, next_forced: Callable[[], int | None]) -> list[CloudMessage]:
         """Commit the tokens that alone may follow the text, where no edge drafts them: no pass has
@@ -669,7 +643,7 @@ class CloudMachine:
         Args:
             next_forced: the only token that a grammar leaves after the text as it is then; None
                 where it leaves several."""
-        if self.settings.drafts or self._frontier is not None:
+        if self.settings.drafts or self._next_target is not None:
             return []
         base = len(self.committed)
         while self.state is State.IDLE and (token_id := next_forced()) is not None:
@@ -682,7 +656,7 @@ class CloudMachine:
         cost: Work | None = None,
         *,
         accepted: int = 0,
-        cloud_accepted: int = 0,
+        own: bool = False,
         draw_from: FullPayload | SparsePayload | None = None,
         path: tuple[int, ...] = (),
     ) -> list[CloudMessage]:
@@ -692,20 +666,21 @@ class CloudMachine:
         Args:
             base: first position.
             cost: of a pass; None where none was needed.
-            accepted: so many of these tokens are drafts of the edge.
-            cloud_accepted: so many of those after them are the cloud's own drafts.
+            accepted: so many of these tokens are drafts.
+            own: whether they are the cloud's own, which the edge has not; else they are its.
             draw_from: in the place of a draft that was refused.
             path: the accepted nodes of a tree."""
         if len(self.committed) == base and draw_from is None:
             return []
+        of_edge = 0 if own else accepted
         return [
             Committed(
                 **self._header(base),
-                accepted=accepted,
-                token_ids=self.committed.since(base + accepted),
+                accepted=of_edge,
+                token_ids=self.committed.since(base + of_edge),
                 work=cost or Work(target_passes=self.target_passes),
                 logprobs=self._logprobs_recorder.take(),
-                cloud_accepted=cloud_accepted,
+                cloud_accepted=accepted - of_edge,
                 draw_from=draw_from,
                 path=path,
             )
@@ -721,7 +696,7 @@ class CloudMachine:
         else:
             self._kv_length = work.kept
             self._rounds.keep_path(verification, len(work.token_ids) - work.drafts)
-        self._forget_known()
+        self._forget_targets()
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
 
@@ -743,18 +718,24 @@ class CloudMachine:
             return
         bonus = bool(verification.path) and self.settings.bonus
         if self._pending or not (bonus or self._decodes_alone):
-            self._frontier = target
+            self._next_target = target
             return
         self._commit(self.rule.target_token(target, len(self.committed)), target)
 
     def _reject(
-        self, verification: Verification, base: int, cost: Work, path: tuple[int, ...] = ()
+        self,
+        verification: Verification,
+        base: int,
+        cost: Work,
+        path: tuple[int, ...] = (),
+        *,
+        own: bool = False,
     ) -> list[CloudMessage]:
         """Commit the recovered token after the accepted drafts, or have the edge draw it. Until it
         is known the rejected draft waits, and all after it."""
         target, replacement = verification.next_target, verification.replacement
         assert target is not None, "the rejected position was judged"
-        self._forget_known()
+        self._forget_targets()
         draw_from = None
         if isinstance(replacement, int):
             self._commit(replacement, target)
@@ -762,41 +743,43 @@ class CloudMachine:
             draw_from = replacement
             self._rounds.let_draw(target)
         accepted = len(verification.path)
-        return self._committed_since(base, cost, accepted=accepted, draw_from=draw_from, path=path)
+        return self._committed_since(
+            base, cost, accepted=accepted, own=own, draw_from=draw_from, path=path
+        )
 
     def _judge_at_once(self) -> list[CloudMessage]:
         """Judge the first drafts by the distributions kept from earlier passes, if there are any.
         A rejection needs no pass; an acceptance waits for one, unless passes may be cut short."""
-        if self._frontier is None or not self._pending.ready or self.state is not State.IDLE:
+        if self._next_target is None or not self._pending.ready or self.state is not State.IDLE:
             return []
-        known = len(self._known)
+        known = len(self._cached_targets)
         judge = self._judge(chain_steps(self._pending.first_ready()[:known]), bonus=False)
         verification = judge.judge(_no_row)
         accepted = len(verification.path)
         if verification.replacement is not None:
             self._acceptance.judged(accepted, 1)
             if accepted:
-                self._keep_known(verification)
+                self._keep_cached(verification)
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
             return self._reject(verification, judge.base, cost)
         if self._budget is None:
             return []
         self._acceptance.judged(1, 0)
-        self._frontier = None
+        self._next_target = None
         self._commit(verification.token_ids[0], verification.targets[0])
         cost = Work(target_passes=self.target_passes, drafts=1)
         return self._committed_since(judge.base, cost, accepted=1)
 
-    def _keep_known(self, verification: Verification) -> None:
+    def _keep_cached(self, verification: Verification) -> None:
         """Commit drafts that were fed ahead, and accepted without a further pass."""
         accepted = len(verification.path)
         self._kv_length = len(self.committed) + accepted
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
 
-    def _forget_known(self) -> None:
-        self._frontier = None
-        self._rounds.prepared = ()
+    def _forget_targets(self) -> None:
+        self._next_target = None
+        self._rounds.prefilled_targets = ()
 
     def _header(self, base: int) -> FrameHeader:
         """Return the header of every frame; the hash is that of all committed tokens."""

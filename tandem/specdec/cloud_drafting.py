@@ -1,13 +1,11 @@
-"""The drafts that the cloud makes itself, for one session: which are due, which wait to be judged,
-and how often they stand.
+"""The drafts that the cloud makes itself, for one session: which are due, and how often they stand.
 
-The cloud's machine asks for them where it would decode alone, and judges them in one pass. They
-never leave the cloud. What texts propose takes no model, and comes first where it is surer, or
-brings tokens faster.
+The cloud's machine asks for them where it would decode alone. They wait among the edge's, marked as
+its own, are judged as these are, and never leave the cloud. What texts propose takes no model, and
+comes first where it is surer, or brings tokens faster.
 
-Invariants: drafts that wait follow the committed text as it is, or are forgotten; at most one task
-is under way; the draft KV is valid for as much of the text as it was fed, whoever made that text
-since."""
+Invariants: at most one task is under way; the draft KV is valid for as much of the text as it was
+fed, whoever made that text since."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.messages import Open
+from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.presets import Preset, VerifySettings
 from tandem.specdec.proposers import AnswerTexts, Proposed, Source
 from tandem.specdec.rules import Proposal
@@ -39,26 +38,28 @@ class DraftingContext:
 
     Args:
         committed: the session's text, which its owner alone appends to.
+        pending: the drafts that wait, which those of the cloud are put among.
         longest: most tokens to draft at once with the draft model.
         length_limit: tokens of prompt and answer together.
         ends: the tokens that end the text.
         acceptance: of the draft model's drafts.
-        prompt_length: so many tokens of the text are the prompt that `texts` begin after.
-        texts: what to propose from without a model; see `may_recall`; None: nothing.
-        longest_from_texts: most tokens from `texts` to judge at once.
-        remembers: whether `texts` has the tenant's earlier ones.
+        prompt_length: so many tokens of the text are the prompt that `sources` begin after.
+        sources: what to propose from without a model, the best first; see `may_recall`.
+        longest_from_texts: most tokens from `sources` to judge at once.
+        remembers: whether they have the tenant's earlier texts.
         has_model: whether there is a draft model.
         budget: what says how many drafts are worth their time; None: as many as there may be.
-        chooses: whether the draft model drafts only where that brings tokens faster than `texts`
-            or nothing do; with a `budget`."""
+        chooses: whether the draft model drafts only where that brings tokens faster than
+            `sources` or nothing do; with a `budget`."""
 
     committed: PrefixedTokens
+    pending: PendingDrafts
     longest: int
     length_limit: int
     ends: frozenset[int]
     acceptance: SessionAcceptance
     prompt_length: int
-    texts: Source | None = None
+    sources: tuple[Source, ...] = ()
     longest_from_texts: int = 0
     remembers: bool = False
     has_model: bool = True
@@ -76,10 +77,9 @@ class CloudDrafting:
         """What it took to make the drafts that wait."""
         self.from_memory = False
         """Whether the drafts that wait are remembered ones."""
-        self.chooses = context.chooses
-        """Whether it may leave drafting to whoever drafts faster."""
         self._context = context
         self._committed = context.committed
+        self._pending = context.pending
         self._budget = context.budget
         self._acceptance = context.acceptance
         self._length_limit = context.length_limit
@@ -90,8 +90,7 @@ class CloudDrafting:
         # The draft KV holds the first `_fed_from` committed tokens, and then `_fed`.
         self._fed_from = 0
         self._fed: tuple[int, ...] = ()
-        self._drafts: tuple[Proposal, ...] = ()
-        self._texts = AnswerTexts(context.texts)
+        self._texts = AnswerTexts(*context.sources)
         # So many tokens of the text the texts have followed.
         self._followed = context.prompt_length
         # How often the drafts from texts that wait are expected to be right; None: others wait.
@@ -115,18 +114,6 @@ class CloudDrafting:
         """True if the text as it is was drafted after, or is not to be."""
         return self._drafted_at == len(self._committed)
 
-    @property
-    def begun(self) -> int:
-        """The number of drafts after the text as it is that are made or being made."""
-        if self.task is not None:
-            return self.task.count if self.task.position == len(self._committed) else 0
-        return len(self._drafts) if self.is_over else 0
-
-    @property
-    def proposals(self) -> tuple[Proposal, ...]:
-        """The drafts that wait to be judged."""
-        return self._drafts if self.is_over else ()
-
     def due(self) -> DraftTask | None:
         """Return the task that drafts after the text as it is, the same one until it is taken or
         given up; None where nothing is to be drafted by a model."""
@@ -136,7 +123,7 @@ class CloudDrafting:
             return self.task
         self._forget()
         proposed = self._from_texts()
-        if proposed and not self.chooses:
+        if proposed and not self._context.chooses:
             self._rounds_since_draft = 0
             self._propose(proposed)
             return None
@@ -174,7 +161,7 @@ class CloudDrafting:
         self._texts.commit(self._committed.since(self._followed))
         self._followed = len(self._committed)
         texts = self._texts.after((), self._acceptance.rate)
-        if self.chooses or not self._context.has_model:
+        if self._context.chooses or not self._context.has_model:
             texts = texts.however_sure()
         if (first := texts.proposed) is None:
             return []
@@ -188,7 +175,7 @@ class CloudDrafting:
     def _propose(self, proposed: Sequence[Proposed]) -> None:
         """Have tokens judged that come from no model: whatever the rule, nothing else could have
         been drafted there."""
-        self._drafts = tuple(Proposal((draft.token_id,), draft_prob=1.0) for draft in proposed)
+        self._pending.add_own(Proposal((draft.token_id,), draft_prob=1.0) for draft in proposed)
         self._drafted_at = len(self._committed)
         self._text_rate = proposed[0].chance
         self.from_memory = self._context.remembers
@@ -209,7 +196,7 @@ class CloudDrafting:
         count = self._context.longest
         if self._budget is None:
             return count
-        most = self._budget.longest(count) if self.chooses else count
+        most = self._budget.longest(count) if self._context.chooses else count
         return self._budget.drafts(self._acceptance.next_rate, most)
 
     def _maybe_probe(self, count: int) -> int:
@@ -225,20 +212,6 @@ class CloudDrafting:
             return count
         self._rounds_since_draft = 0
         return min(PROBE_LENGTH, self._context.longest)
-
-    def faster_than(self, others: int, acceptance_rate: float) -> bool:
-        """Return whether what is drafted after the text as it is, or would be, brings tokens faster
-        than `others` drafts from elsewhere, which are there already. With a budget."""
-        assert self._budget is not None, "it chooses by it"
-        rate = self._acceptance.next_rate
-        if self.proposals and self._text_rate is not None:
-            rate = self._text_rate
-        if self.task is not None or self.is_over:
-            count = self.begun
-        else:
-            count = 0 if self._unread else min(self._model_count(), self.room)
-        speed = self._budget.speed(rate, count, made=bool(self.proposals))
-        return speed > self._budget.speed(acceptance_rate, others, made=True)
 
     def _prefill(self) -> DraftTask:
         """Return the task that computes the text so far but for its last token, which the first
@@ -269,15 +242,15 @@ class CloudDrafting:
         if self.prefilling:
             self.prefilling = self._unread = False
             return True
-        self._drafts = tuple(map(_proposal_of, drafts))
         self._drafted_at = task.position
+        self._pending.add_own(map(_proposal_of, drafts))
         self.draft_s = draft_s
         return True
 
     def give_up(self) -> None:
-        """Give up the task under way, which is void. The draft KV holds what it held before, or
+        """Give up the drafts under way, which are void. The draft KV holds what it held before, or
         more: the next task says how much of it to keep."""
-        if self.task is None:
+        if self.task is None or self.prefilling:
             return
         keep = self.task.keep
         self.task = None
@@ -296,7 +269,7 @@ class CloudDrafting:
         self._forget()
 
     def _forget(self) -> None:
-        self._drafts = ()
+        self._pending.drop_own()
         self.draft_s = 0.0
         self.from_memory = False
         self._text_rate = None

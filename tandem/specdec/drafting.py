@@ -2,8 +2,8 @@
 
 Invariants: drafts in flight are oldest first, contiguous from the end of the committed text, and
 the first `sent` of them are on the stream that is open now. The draft KV is valid exactly for the
-first `kv_length` tokens of committed + in flight (+ ahead). There is one task at a time, which
-drafts what follows them, but for an adopted branch on its fork."""
+first `kv_length` tokens of committed + in flight. There is one task at a time, which drafts what
+follows them, but for an adopted branch on its fork."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Committed, Drafts, Frame, Opened
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.proposers import DraftSource
 
 ALTERNATIVES = 4
 """Alternatives of a draft token that likely outcomes are made of."""
@@ -33,28 +34,26 @@ FEW = 8
 class _Chunk:
     """The chunk that is being drafted and sent.
 
-    `sent`: drafts of it that are sent. `forced`: drafts beyond its length, which a grammar forces
+    `sent`: drafts of it that are sent. `extra`: drafts beyond its length, which a grammar forces
     after its last one, or the caller predicts. `draft_s`: what drafting it took so far."""
 
     sent: int = 0
-    forced: int = 0
+    extra: int = 0
     draft_s: float = 0.0
 
 
 class Drafting:
-    """Reads `committed`, which its owner alone appends to. `ahead`: where one verdict settles all
-    in flight, the drafts after full acceptance, the cloud's token first; None if unwanted."""
+    """Reads `committed`, which its owner alone appends to."""
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         self._kv_length = 0
         self.task: DraftTask | None = None
-        self.ahead: list[Drafted] | None = None
         self.allowed = request.longest_draft
         """Drafts that the cloud takes in a frame; 0 while that is not known, and none may leave."""
         self.schedule = self._within(request.preset.schedule)
-        self.feeds_few = True
+        self.is_pure_decode = True
         """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
-        self._in_flight = DraftsInFlight()
+        self.in_flight = DraftsInFlight()
         self._request = request
         self._committed = committed
         likely = request.preset.predraft is Predraft.LIKELY_OUTCOMES
@@ -67,49 +66,14 @@ class Drafting:
         self.longest = 0
         """Drafts that the cloud takes at once; 0 before it has said so."""
         self._chunk = _Chunk()
-        self._awaited = 0  # drafts that the task under way still owes
+        self._drafts_left = 0  # drafts that the task under way still owes
         self._fed_with_task = 0  # tokens that it feeds before its first draft
         self._reports = request.preset.control is Control.LATENCY_AWARE
 
     @property
-    def drafts(self) -> tuple[Drafted, ...]:
-        """Drafts in flight, sent or not, oldest first."""
-        return self._in_flight.all
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """Token ids of the drafts in flight; of a tree, its first branch."""
-        return self._in_flight.token_ids
-
-    @property
-    def sent(self) -> int:
-        """Number of drafts on the stream that is open now."""
-        return self._in_flight.sent
-
-    @property
-    def unsent(self) -> int:
-        """Number of drafts that are not on that stream yet."""
-        return self._in_flight.unsent
-
-    @property
-    def first(self) -> Drafted | None:
-        """The draft for the position after the committed text."""
-        return self._in_flight.first if self._in_flight else None
-
-    @property
-    def next_token(self) -> int | None:
-        """The token of `first`."""
-        return self._in_flight.first.token_id if self._in_flight else None
-
-    @property
-    def bonus_token(self) -> int | None:
-        """The cloud's token after all that is in flight, as predicted by what is drafted ahead."""
-        return self.ahead[0].token_id if self.ahead else None
-
-    @property
     def position(self) -> int:
         """Position after all that is committed or in flight."""
-        return len(self._committed) + len(self._in_flight)
+        return len(self._committed) + len(self.in_flight)
 
     @property
     def room(self) -> int:
@@ -119,7 +83,7 @@ class Drafting:
     @property
     def draftable(self) -> int:
         """Number of tokens that the schedule would draft now."""
-        in_flight = self._in_flight
+        in_flight = self.in_flight
         if not self._drafts or in_flight.unsure or in_flight.ends_in(self._ends):
             return 0
         schedule = self.schedule
@@ -134,12 +98,12 @@ class Drafting:
     @property
     def context(self) -> tuple[int, ...]:
         """All tokens before the next one to draft."""
-        return (*self._committed.since(0), *self._in_flight.token_ids)
+        return (*self._committed.since(0), *self.in_flight.token_ids)
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """Return the tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
-        drafts = self._in_flight.token_ids
+        drafts = self.in_flight.token_ids
         return (
             *self._committed.since(kv_length),
             *drafts[max(0, kv_length - committed) : position - committed],
@@ -157,7 +121,7 @@ class Drafting:
     def _discard_too_long(self) -> list[DraftTask]:
         """Discard what is more than the cloud takes in a round, unless it was sent. Cut into two,
         it would get two verdicts, and a bonus token between them."""
-        if self.sent or not (self.schedule.in_rounds and self._exceeds()):
+        if self.in_flight.sent or not (self.schedule.in_rounds and self._exceeds()):
             return []
         tasks = self.discard()  # the same are drafted again
         self._feed_again()
@@ -171,7 +135,7 @@ class Drafting:
     def _exceeds(self) -> bool:
         """Return whether more is drafted for one round, or being drafted, than the cloud takes."""
         begun = self.task.count if self.task is not None else 0
-        return max(begun, self._in_flight.unsent) > self.allowed
+        return max(begun, self.in_flight.unsent) > self.allowed
 
     def _within(self, schedule: Schedule) -> Schedule:
         """Return a schedule with no longer chunks than the cloud takes."""
@@ -184,9 +148,9 @@ class Drafting:
     def reconnected(self) -> list[DraftTask]:
         """Note that nothing was sent on the stream that is open now, whose cloud may be another
         one. Returns the task to interrupt, as `opened` does."""
-        self._in_flight.sent = 0
+        self.in_flight.sent = 0
         self._chunk.sent = 0
-        self._chunk.forced = 0
+        self._chunk.extra = 0
         if self._request.longest_draft:
             self.allowed = min(self.allowed, self._request.longest_draft)
         self.schedule = self._within(self._request.preset.schedule)
@@ -200,14 +164,14 @@ class Drafting:
     def adopt_prefix(self, kv_length: int) -> None:
         """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
         fed."""
-        if self.task is not None or self._in_flight:
+        if self.task is not None or self.in_flight:
             raise ProtocolError("drafting", "adopt_prefix")
         self._kv_length = kv_length
 
     @property
     def may_follow(self) -> bool:
         """True if no chunk is begun."""
-        return self.task is None and not self._chunk.sent and not self._in_flight.unsent
+        return self.task is None and not self._chunk.sent and not self.in_flight.unsent
 
     def follow(self, schedule: Schedule) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
@@ -219,29 +183,11 @@ class Drafting:
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` tokens, or up to the first that is among
         `ends`."""
-        self._forget_ahead()  # a wider window: these take the place of what was drafted past it
-        return self._start(count, ends, guess=False)
-
-    def begin_ahead(self) -> DraftTask | None:
-        """Return the task that drafts past the predicted bonus token, if that pays now."""
-        schedule = self.schedule
-        if not (self.alternatives and schedule.stop_and_wait and schedule.bonus):
-            return None
-        if self.ahead is not None or not self._in_flight or self._in_flight.unsent:
-            return None
-        ends = self._ends
-        count = min(1 + schedule.chunk, self.room)
-        if count < 2 or self._in_flight.ends_in(ends):
-            return None
-        self.ahead = []
-        return self._start(count, ends, guess=True)
-
-    def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftTask:
-        self._awaited = count
+        self._drafts_left = count
         self._fed_with_task = self.position - self.kv_length
-        stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
-        lengthens = self._lengthens and not (guess or stepwise)
-        longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
+        stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
+        lengthens = self._lengthens and not stepwise
+        longest = min(self.longest - len(self.in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
             keep=self.kv_length,
             token_ids=self.unfed(self.position, self.kv_length),
@@ -250,36 +196,31 @@ class Drafting:
             ends=ends,
             stepwise=stepwise,
             alternatives=self.alternatives,
-            guess=guess,
-            spare=max(0, longest - count),
+            max_extra=max(0, longest - count),
         )
         return self.task
 
     def take(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
     ) -> bool:
-        """Put a task's next tokens in flight, or `ahead`; False for a task that is not under
-        way."""
+        """Put a task's next tokens in flight; False for a task that is not under way."""
         if task is not self.task:
             return False
-        without_model = all(drafted.from_text for drafted in drafts)
-        self.feeds_few = without_model or self._fed_with_task <= FEW
+        without_model = all(drafted.source is not DraftSource.MODEL for drafted in drafts)
+        self.is_pure_decode = without_model or self._fed_with_task <= FEW
         self._fed_with_task = 0
-        most = self._awaited + task.spare
+        most = self._drafts_left + task.max_extra
         if not 1 <= len(drafts) <= most:
             raise ProtocolError(f"1…{most} drafts expected", f"drafted with {len(drafts)}")
-        self._chunk.forced = max(0, len(drafts) - self._awaited)
-        self._awaited = max(0, self._awaited - len(drafts))
+        self._chunk.extra = max(0, len(drafts) - self._drafts_left)
+        self._drafts_left = max(0, self._drafts_left - len(drafts))
         ends = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
-        if not (self._awaited and task.stepwise) or ends:
+        if not (self._drafts_left and task.stepwise) or ends:
             self.task = None
         if not task.branch:  # a branch's tokens are in a fork's KV, not in this one
             self._kv_length = kv_length
-        if self.ahead is None:
-            self._chunk.draft_s += draft_s
-            self._in_flight.add(drafts)
-        else:
-            self.ahead += drafts
+        self._chunk.draft_s += draft_s
+        self.in_flight.add(drafts)
         return True
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
@@ -298,74 +239,32 @@ class Drafting:
         """Return the tokens sent that a message may speak of, oldest first."""
         if message.path:
             raise ProtocolError("a chain in flight", f"Committed with the path {message.path}")
-        return self.sent_token_ids
-
-    @property
-    def sent_token_ids(self) -> tuple[int, ...]:
-        return self._in_flight.sent_token_ids
+        return self.in_flight.sent_token_ids
 
     def settle(self, message: Committed) -> None:
         """Drop the accepted drafts, which are committed."""
-        self._in_flight.remove(message.accepted)
-
-    def confirm_next(self) -> None:
-        """Drop the next draft, which equals the cloud's own token and is committed."""
-        self._in_flight.remove(1)
-
-    def adopt_ahead(self) -> None:
-        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token."""
-        assert self.ahead, "nothing was drafted ahead"
-        drafts = self.ahead[1:]
-        self.ahead = None
-        self.adopt(drafts)
-
-    def adopt(self, drafts: Sequence[Drafted]) -> None:
-        """Put drafts in flight that were made for the outcome that came."""
-        self._in_flight.add(drafts)
+        self.in_flight.remove(message.accepted)
 
     def go_on_with(self, task: DraftTask, taken: int) -> None:
         """Go on with a branch that predicted the text: its task, of which `taken` drafts came
         before, is the one under way now."""
-        self._awaited = task.count - taken
+        self._drafts_left = task.count - taken
         self.task = task
-
-    def take_all(self) -> tuple[int, ...]:
-        """Take out all drafts in flight, once the cloud is lost; return their token ids."""
-        token_ids = self._in_flight.token_ids
-        self._in_flight.clear()
-        return token_ids
 
     def discard(self) -> list[DraftTask]:
         """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
-        self._in_flight.clear()
+        self.in_flight.clear()
         self._chunk = _Chunk()
         self._kv_length = min(self.kv_length, len(self._committed))
-        self.ahead = None
         return self.interrupt()
 
     def discard_from_texts(self) -> list[DraftTask]:
         """Keep only what the draft model drafted before the first draft that is from a text;
         returns the task to interrupt."""
-        self._in_flight.cut_from_texts()
+        self.in_flight.cut_from_texts()
         self._chunk = _Chunk()
         self._feed_again()
-        self.ahead = None
         return self.interrupt()
-
-    def discard_ahead(self) -> list[DraftTask]:
-        """Discard what follows the predicted bonus token; returns the task to interrupt."""
-        if self.ahead is None:
-            return []
-        self._forget_ahead()
-        return self.interrupt()
-
-    def _forget_ahead(self) -> None:
-        """Discard the predicted bonus token and what follows it. The token before them was fed
-        already, and is fed again: a pass needs one."""
-        if self.ahead is None:
-            return
-        self._feed_again()
-        self.ahead = None
 
     # Frames.
 
@@ -373,18 +272,18 @@ class Drafting:
         """Return the frames that are to leave now, whole chunks or what there is of one; they count
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Drafts] = []
-        while self._in_flight.unsent and self.allowed:
+        while self.in_flight.unsent and self.allowed:
             # A window that was closed, or a chunk that the cloud made shorter after its first part
             # had left, still lets out what had been drafted for this outcome.
-            chunk = max(1, self.schedule.chunk) + self._chunk.forced
+            chunk = max(1, self.schedule.chunk) + self._chunk.extra
             left = max(1, chunk - self._chunk.sent)
-            piece = self._in_flight.next_chunk(left)
+            piece = self.in_flight.next_chunk(left)
             overdue = self._chunk.draft_s >= budget_s
             whole = len(piece) == left or self.draftable < 1 or overdue
             if not whole and not self.schedule.token_by_token:
                 break
             frames.append(self._frame(piece, whole))
-            self._in_flight.sent += len(piece)
+            self.in_flight.sent += len(piece)
             if whole:
                 self._chunk = _Chunk()
             else:
@@ -392,7 +291,7 @@ class Drafting:
         return frames
 
     def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
-        before = self.sent_token_ids
+        before = self.in_flight.sent_token_ids
         frame = Frame(
             session=self._request.session,
             base=len(self._committed) + len(before),
@@ -413,8 +312,9 @@ class DraftsInFlight:
         return len(self._drafts)
 
     @property
-    def first(self) -> Drafted:
-        return self._drafts[0]
+    def first(self) -> Drafted | None:
+        """The draft for the position after the committed text."""
+        return self._drafts[0] if self._drafts else None
 
     @property
     def all(self) -> tuple[Drafted, ...]:
@@ -458,7 +358,7 @@ class DraftsInFlight:
 
     def cut_from_texts(self) -> None:
         """Take out the first one that is from a text and all after it."""
-        by_model = [*takewhile(lambda drafted: not drafted.from_text, self._drafts)]
+        by_model = [*takewhile(lambda drafted: not drafted.source.is_text, self._drafts)]
         del self._drafts[len(by_model) :]
         del self._token_ids[len(by_model) :]
         self.sent = min(self.sent, len(by_model))

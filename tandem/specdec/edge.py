@@ -55,7 +55,7 @@ from tandem.specdec.messages import (
     Pong,
     PromptLogprobs,
 )
-from tandem.specdec.observers import EdgeObserver, Hooks, Settled
+from tandem.specdec.observers import EdgeObserver, Observers, Settled
 from tandem.specdec.predrafting import Predrafting
 from tandem.specdec.proposers import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.resumable import Resumable
@@ -104,18 +104,18 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self._liveness = liveness
+        params = request.params
+        self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
+        own = (self.stats, Measuring(self.controller), self._logprobs_buffer)
+        self._observers = Observers((*own, *observers))
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(
             request,
             self.committed,
             self._drafting,
             wanted=self.controller.branches,
-            on_drafted=self._count_predrafted,
+            on_drafted=self._observers.on_predrafted,
         )
-        params = request.params
-        self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
-        own = (self.stats, Measuring(self.controller), self._logprobs_buffer)
-        self._hooks = Hooks((*own, *observers))
         self._rounds = EdgeRounds(
             request,
             self.rule,
@@ -124,7 +124,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             committed=self.committed,
             drafting=self._drafting,
             predrafting=self._predrafting,
-            hooks=self._hooks,
+            observers=self._observers,
         )
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._drafts = request.preset.drafts
@@ -145,12 +145,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     @property
     def drafts_in_flight(self) -> tuple[int, ...]:
         """The drafts that no verdict has settled, sent or not; of a tree, its first branch."""
-        return self._drafting.token_ids
+        return self._drafting.in_flight.token_ids
 
     @property
     def drafts_sent(self) -> int:
         """Number of drafts on the stream that is open now."""
-        return self._drafting.sent
+        return self._drafting.in_flight.sent
 
     @property
     def kv_length(self) -> int:
@@ -168,7 +168,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.DONE:
             return False
         wanted = self.phase is Phase.ALONE or self.controller.may_draft
-        return wanted and not self._drafting.task and not self._drafting.token_ids
+        return wanted and not self._drafting.task and not self._drafting.in_flight.token_ids
 
     @property
     def predicts(self) -> bool:
@@ -184,7 +184,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if task.branch and task is not self._drafting.task:
             in_flight = self.context(task, len(self.committed))
         else:
-            in_flight = self._drafting.token_ids[: task.position - len(self.committed)]
+            in_flight = self._drafting.in_flight.token_ids[: task.position - len(self.committed)]
         return self._texts_after(in_flight)
 
     def _texts_after(self, in_flight: tuple[int, ...]) -> TextDrafts:
@@ -204,8 +204,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._stream_opened = False
         interrupts = map(Interrupt, self._drafting.reconnected())
         self._rounds.begin_stream()
-        for on_connected in self._hooks.on_connected:
-            on_connected(now)
+        self._observers.on_connected(now)
         self.prompt_logprobs.begin_stream()
         return [*interrupts, Send(self._opening()), *self._flush(now)]
 
@@ -216,19 +215,16 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _forget_stream(self) -> None:
         self._leaving = False
         self._rounds.forget_stream()
-        for on_left in self._hooks.on_left:
-            on_left()
+        self._observers.on_left()
 
     def _count_loss(self, silent_s: float) -> None:
-        for on_lost in self._hooks.on_lost:
-            on_lost(silent_s)
+        self._observers.on_lost(silent_s)
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
-        if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
+        if not self._leaving or self._drafting.in_flight.sent or self.phase is not Phase.RUNNING:
             return []
-        for on_departed in self._hooks.on_departed:
-            on_departed()
+        self._observers.on_departed()
         return self._leave_stream(lost=False)
 
     def _ping(self, now: float) -> list[EdgeOutput]:
@@ -237,12 +233,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
-        for on_pinged in self._hooks.on_pinged:
-            on_pinged(now)
+        self._observers.on_pinged(now)
         return [Send(Ping(**self.header(), nonce=nonce))]
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
-        ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
+        ahead = self._predrafting.clear()
         if self._texts.on:
             ahead += self._drafting.discard_from_texts()
         return [*map(Interrupt, ahead), *self._commit_alone()]
@@ -255,7 +250,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return False
         if self._goes_on:
             return True
-        whole = self._drafting.sent > 0 and not self._drafting.chunk_is_open
+        whole = self._drafting.in_flight.sent > 0 and not self._drafting.chunk_is_open
         return whole or self._rounds.waits
 
     @property
@@ -296,8 +291,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._stream_opened = True
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
-                for on_opened in self._hooks.on_opened:
-                    on_opened(message)
+                self._observers.on_opened(message)
                 self._text.take_eos(message.eos_token_ids)
                 return [*interrupts]
             case PromptLogprobs():
@@ -313,8 +307,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 return self._leave_between_rounds()
             case Pong():
                 trip_s = self._liveness.ponged(message.nonce, now)
-                for on_ponged in self._hooks.on_ponged:
-                    on_ponged(trip_s, now)
+                self._observers.on_ponged(trip_s, now)
         return []
 
     def _receive_committed(self, message: Committed, now: float) -> list[EdgeOutput]:
@@ -328,14 +321,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         position = message.base + message.accepted
         if message.draw_from is not None and position == self._rounds.drawn_again_at:
             settled = replace(settled, departs=False, refused=False)  # that was said before
-        drafts = self._drafting.drafts
-        for on_committed in self._hooks.on_committed:
-            on_committed(message, settled, drafts, now)
+        drafts = self._drafting.in_flight.all
+        self._observers.on_committed(message, settled, drafts, now)
         outputs = list[EdgeOutput]()
         if message.accepted:
             outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
-            for on_right in self._hooks.on_right:
-                on_right(drafts[: len(self.committed) - message.base])
+            self._observers.on_right(drafts[: len(self.committed) - message.base])
             self._drafting.settle(message)
         for number, token in enumerate(message.token_ids):
             if self.phase is Phase.DONE:
@@ -343,8 +334,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             by_cloud = number < message.cloud_accepted
             source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
             if number or not settled.refused:
-                for on_token in self._hooks.on_token:
-                    on_token(token, self._drafting.first)
+                self._observers.on_token(token, self._drafting.in_flight.first)
             outputs += self._go_on_with(token, source)
         if message.draw_from is not None and self.phase is not Phase.DONE:
             outputs += self._rounds.recover(message.draw_from)
@@ -372,22 +362,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _go_on_with(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit the next token. The drafts after it stay in flight if it was drafted, and are void
         if not: the cloud, which has the same drafts, decides the same."""
-        drafted = self._drafting.next_token
-        if drafted == token:
-            for on_right in self._hooks.on_right:
-                on_right(self._drafting.drafts[:1])
-            self._drafting.confirm_next()
+        first = self._drafting.in_flight.first
+        if first is not None and first.token_id == token:
+            self._observers.on_right([first])
+            self._drafting.in_flight.remove(1)
             return self._commit([token], source)
-        if drafted is None and self._drafting.bonus_token == token:
-            outputs = self._commit([token], source)
-            if self.phase is not Phase.DONE:
-                whole = self._drafting.task is None
-                self._drafting.adopt_ahead()
-                for on_foreseen in self._hooks.on_foreseen:
-                    on_foreseen(ready=whole or self._sends_parts)
-                for on_adopted in self._hooks.on_adopted:
-                    on_adopted(self._drafting.drafts)
-            return outputs
         return self._diverge(token, source)
 
     def _diverge(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
@@ -396,19 +375,16 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return self._commit([token], source)
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
-        for on_discarded in self._hooks.on_discarded:
-            on_discarded()
+        self._observers.on_discarded()
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
             drafts = branch.drafts if branch is not None else []
             ready = branch is not None and (branch.complete or (self._sends_parts and bool(drafts)))
-            self._drafting.adopt(drafts)
-            for on_resolved in self._hooks.on_resolved:
-                on_resolved(begun=branch is not None, ready=ready)
-            for on_adopted in self._hooks.on_adopted:
-                on_adopted(drafts)
+            self._drafting.in_flight.add(drafts)
+            self._observers.on_resolved(begun=branch is not None, ready=ready)
+            self._observers.on_adopted(drafts)
         return outputs
 
     # Drafting and sending.
@@ -434,10 +410,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
         if count < 1:
-            return None if alone else self._drafting.begin_ahead()
+            return None
         if self.phase is Phase.RUNNING:
-            for on_draft_begun in self._hooks.on_draft_begun:
-                on_draft_begun(now)
+            self._observers.on_draft_begun(now)
         return self._drafting.begin(count, self._text.eos if alone else self._draft_ends)
 
     def _schedule(self) -> Schedule:
@@ -447,7 +422,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         request = self.request
         if request.recalled is None or not request.preset.drafter_invariant:
             return schedule
-        in_flight = self._drafting.token_ids
+        in_flight = self._drafting.in_flight.token_ids
         room = min(self._drafting.longest - len(in_flight), self._drafting.room)
         rate = self.controller.estimates.acceptance.rate
         count = self._texts.count(in_flight, rate, max(0, room))
@@ -507,36 +482,28 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             self._predrafting.take(task, drafts)
             return []
         self._drafting.take(task, drafts, kv_length, draft_s)
-        if self._drafting.ahead is not None:
-            self._count_predrafted(len(drafts))
-            self._predrafting.expect_likely()
-            return []
-        positions, usual = self._drafting.positions(drafts), self._drafting.feeds_few
-        for on_drafted in self._hooks.on_drafted:
-            on_drafted(drafts, positions, draft_s, now, usual=usual)
+        positions, usual = self._drafting.positions(drafts), self._drafting.is_pure_decode
+        self._observers.on_drafted(drafts, positions, draft_s, now, usual=usual)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
-
-    def _count_predrafted(self, count: int) -> None:
-        for on_predrafted in self._hooks.on_predrafted:
-            on_predrafted(count)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
-        if self.phase is not Phase.RUNNING or self.paused or not self._drafting.unsent:
+        if self.phase is not Phase.RUNNING or self.paused or not self._drafting.in_flight.unsent:
             return []
         frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
-                for on_sent in self._hooks.on_sent:
-                    on_sent(frame, now)
+                self._observers.on_sent(frame, now)
             self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
 
     # Committing, and the end.
 
     def _commit_alone(self) -> list[EdgeOutput]:
-        return self._commit(self._drafting.take_all(), TokenSource.EDGE)
+        token_ids = self._drafting.in_flight.token_ids
+        self._drafting.in_flight.clear()
+        return self._commit(token_ids, TokenSource.EDGE)
 
     def _commit(
         self, token_ids: Sequence[int], token_source: TokenSource = TokenSource.TARGET
@@ -550,8 +517,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         unverified = token_source is TokenSource.EDGE
         if not unverified:
             self._texts.commit(committed)
-        for on_text in self._hooks.on_text:
-            on_text(count, unverified=unverified)
+        self._observers.on_text(count, unverified=unverified)
         commit = Commit(
             committed,
             unverified=unverified,

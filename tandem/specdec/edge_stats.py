@@ -10,6 +10,7 @@ from statistics import median
 from tandem.specdec.events import Drafted
 from tandem.specdec.messages import Committed, Drafts, Opened, Work
 from tandem.specdec.observers import EdgeObserver, Settled
+from tandem.specdec.proposers import DraftSource
 
 MEDIAN_OF = 1024
 """Rounds, the last ones: an answer may have any number."""
@@ -44,6 +45,8 @@ class EdgeStats(EdgeObserver):
     proposed_memory_tokens: int = 0
     """Drafts from earlier texts, the prompt or the answer so far that were in flight."""
     accepted_memory_tokens: int = 0
+    forced_tokens: int = 0
+    """Drafts that a grammar alone decided."""
     acceptance_histogram: list[int] = field(default_factory=list)
     """Rounds in which 0, 1, 2, … drafts were right; as long as the most that one settled."""
     cloud_drafted: int = 0
@@ -80,7 +83,8 @@ class EdgeStats(EdgeObserver):
     @property
     def model_drafts(self) -> int:
         """Drafts that the draft model made."""
-        return self.drafted - self.proposed_prediction_tokens - self.proposed_memory_tokens
+        proposed = self.proposed_prediction_tokens + self.proposed_memory_tokens
+        return self.drafted - proposed - self.forced_tokens
 
     @property
     def resumes(self) -> int:
@@ -143,17 +147,16 @@ class EdgeStats(EdgeObserver):
         self._count_proposed(drafts)
 
     def _count_proposed(self, drafts: Sequence[Drafted]) -> None:
-        """Count the drafts from the prediction and from memory among those put in flight."""
-        self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
-        self.proposed_memory_tokens += sum(drafted.remembered for drafted in drafts)
+        """Count those that were put in flight, by who proposed them."""
+        sources = [drafted.source for drafted in drafts]
+        self.proposed_prediction_tokens += sources.count(DraftSource.PREDICTION)
+        self.proposed_memory_tokens += sources.count(DraftSource.MEMORY)
+        self.forced_tokens += sources.count(DraftSource.GRAMMAR)
 
     def on_resolved(self, *, begun: bool, ready: bool) -> None:
         self.predraft_hits += ready
         self.predraft_misses += not ready
         self.predraft_begun += begun and not ready
-
-    def on_foreseen(self, *, ready: bool) -> None:
-        self.on_resolved(begun=True, ready=ready)
 
     def on_early_verdict(self) -> None:
         self.early_verdicts += 1
@@ -177,8 +180,9 @@ class EdgeStats(EdgeObserver):
         self._end_round(message.work, now)
 
     def on_right(self, drafts: Sequence[Drafted]) -> None:
-        self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
-        self.accepted_memory_tokens += sum(drafted.remembered for drafted in drafts)
+        sources = [drafted.source for drafted in drafts]
+        self.accepted_prediction_tokens += sources.count(DraftSource.PREDICTION)
+        self.accepted_memory_tokens += sources.count(DraftSource.MEMORY)
 
     def on_full_distribution_needed(self) -> None:
         self.full_distribution_requests += 1

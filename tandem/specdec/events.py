@@ -17,6 +17,7 @@ from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLo
 from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, VerifySettings
+from tandem.specdec.proposers import DraftSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +115,10 @@ class DraftTask:
     or up to the first that is among `ends`.
 
     `stepwise`: hand each token over as soon as it is drafted. `alternatives`: how many runners-up
-    to name beside each. `guess`: the first token predicts one the cloud will add by itself, and is
-    drawn as the cloud would. `branch`: on a fork of the draft KV, which itself stays as it is.
+    to name beside each. `branch`: on a fork of the draft KV, which itself stays as it is.
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
-    `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
+    `keep` tokens; keep these nodes in place of a rollback. `max_extra`: how many more may follow
     the last, as long as a grammar leaves no other or a text proposes them. `made`: the tokens of a
     branch that are there; the machine alone adds to it."""
 
@@ -129,11 +129,10 @@ class DraftTask:
     ends: frozenset[int] = frozenset()
     stepwise: bool = False
     alternatives: int = 0
-    guess: bool = False
     branch: bool = False
     expansion: tuple[int, ...] = ()
     path: tuple[int, ...] = ()
-    spare: int = 0
+    max_extra: int = 0
     made: list[Drafted] = field(default_factory=list, compare=False)
 
 
@@ -155,21 +154,15 @@ class Drafted:
     """A draft token and the distribution it was drawn from, in wire precision. `alternatives`: the
     likeliest tokens in its place, best first, with weights (the draft token's is 1). `parent`: the
     node it follows in a tree, -1 for the committed text. `ends_chunk`: the draft model was not sure
-    of it, so what would follow is not worth drafting before it is judged. `predicted`: it is not
-    the draft model's, but stands in the caller's prediction; `remembered`: in the memory."""
+    of it, so what would follow is not worth drafting before it is judged. `source`: who proposed
+    it."""
 
     token_id: int
     draft_probs: Array
     alternatives: RunnersUp = ()
     parent: int = -1
     ends_chunk: bool = False
-    predicted: bool = False
-    remembered: bool = False
-
-    @property
-    def from_text(self) -> bool:
-        """True if no model drafted it."""
-        return self.predicted or self.remembered
+    source: DraftSource = DraftSource.MODEL
 
 
 @frozen

@@ -90,7 +90,8 @@ class PromptReader:
         rows = logits[begin - first :]
         for next_id, row in zip(next_ids.tolist(), rows, strict=False):
             logprobs = _log_softmax(row)
-            likeliest = _likeliest_of(logprobs, self._top)
+            best = _best(logprobs, self._top, above=LEAST_LOGPROB)
+            likeliest = tuple((token_id, float(logprobs[token_id])) for token_id in best)
             self._read.append(TokenLogprob(float(logprobs[next_id]), likeliest))
 
     def result(self) -> tuple[TokenLogprob, ...]:
@@ -241,24 +242,19 @@ def _log_softmax(logits: Array) -> Array:
     return np.clip(logprobs, LEAST_LOGPROB, 0.0)
 
 
-def _likeliest_of(logprobs: Array, count: int) -> tuple[tuple[int, float], ...]:
-    """Return at most `count` tokens with their log-probabilities, best first, equal ones by their
-    ids."""
-    if not count:
-        return ()
-    count = min(count, len(logprobs))
-    least = np.partition(logprobs, -count)[-count]
-    (ids,) = np.nonzero((logprobs >= least) & (logprobs > LEAST_LOGPROB))
-    best = ids[np.argsort(-logprobs[ids], kind="stable")][:count]
-    return tuple((int(token_id), float(logprobs[token_id])) for token_id in best)
-
-
 def _likeliest(probs: Array, count: int) -> tuple[tuple[int, float], ...]:
-    """Return at most `count` tokens with a probability, best first, equal ones by their ids."""
+    """Return at most `count` tokens with a probability, and its logarithm; best first, equal ones
+    by their ids."""
+    return tuple((token_id, math.log(probs[token_id])) for token_id in _best(probs, count, above=0))
+
+
+def _best(scores: Array, count: int, above: float) -> list[int]:
+    """Return at most `count` tokens of the largest scores above a limit; best first, equal
+    ones by their ids."""
     if not count:
-        return ()
-    count = min(count, len(probs))
-    least = np.partition(probs, -count)[-count]
-    (ids,) = np.nonzero((probs >= least) & (probs > 0))
-    best = ids[np.argsort(-probs[ids], kind="stable")][:count]
-    return tuple((int(token_id), math.log(probs[token_id])) for token_id in best)
+        return []
+    count = min(count, len(scores))
+    least = np.partition(scores, -count)[-count]
+    (ids,) = np.nonzero((scores >= least) & (scores > above))
+    best: list[int] = ids[np.argsort(-scores[ids], kind="stable")][:count].tolist()
+    return best

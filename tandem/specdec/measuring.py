@@ -10,6 +10,11 @@ from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.events import Drafted, EdgeRequest
 from tandem.specdec.messages import Committed, Drafts, Opened, Work
 from tandem.specdec.observers import EdgeObserver, Settled
+from tandem.specdec.proposers import DraftSource
+
+_NO_STEPS = DraftSource.MEMORY, DraftSource.GRAMMAR
+"""Proposers whose drafts say nothing of the draft model. A prediction's are counted with its own:
+an answer has it from beginning to end, and starts with what others that had one measured."""
 
 
 def controller_of(request: EdgeRequest) -> Controller:
@@ -54,7 +59,7 @@ class Measuring(EdgeObserver):
         *,
         usual: bool,
     ) -> None:
-        if steps := positions - sum(drafted.remembered for drafted in drafts):
+        if steps := positions - sum(drafted.source in _NO_STEPS for drafted in drafts):
             self._controller.drafted(steps, draft_s, now, usual)
 
     def on_sent(self, frame: Drafts, now: float) -> None:
@@ -70,7 +75,7 @@ class Measuring(EdgeObserver):
         if not (message.accepted or settled.refused):
             self._controller.took_tokens(len(message.token_ids), cost, now)
             return
-        of_model = [not drafted.remembered for drafted in drafts]
+        of_model = [drafted.source not in _NO_STEPS for drafted in drafts]
         end = message.accepted + settled.refused
         self._controller.judged(
             end=message.base + end,
@@ -84,7 +89,7 @@ class Measuring(EdgeObserver):
     def on_token(self, token_id: int, drafted: Drafted | None) -> None:
         if drafted is None:
             self._controller.overtaken(None)
-        elif not drafted.remembered:
+        elif drafted.source not in _NO_STEPS:
             self._controller.overtaken(drafted.token_id == token_id)
 
 

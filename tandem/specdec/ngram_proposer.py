@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tandem.core.frozen import frozen
 from tandem.core.ngram_index import LONGEST_MATCH, MOST_PLACES, NgramIndex, Tokens
-from tandem.specdec.proposers import Proposed
+from tandem.specdec.proposers import DraftSource, Proposed
 
 _LENGTHS = (3, 5, 8, 16, LONGEST_MATCH)
 """Matches are told apart by which of these they reach."""
@@ -115,14 +115,17 @@ class NgramProposer:
         """Return every token that the places have, with its chance, likeliest first."""
         return self.drafts
 
-    def after(self, token_id: int, *, confirmed: bool) -> NgramProposer:
-        """Return what is proposed once a token follows. If it is `confirmed`, it is part of the
-        text, and shows whether the match was right."""
-        if confirmed:
-            if self.drafts:
-                best = self.drafts[0]
-                self.texts.hit_rates.add(self.length, best.share, best.token_id == token_id)
-            self.texts.own.extend((token_id,))
+    def commit(self, token_id: int) -> NgramProposer:
+        """Return what is proposed once a token of the answer follows. It is part of the text, and
+        shows whether the match was right."""
+        if self.drafts:
+            best = self.drafts[0]
+            self.texts.hit_rates.add(self.length, best.share, best.token_id == token_id)
+        self.texts.own.extend((token_id,))
+        return self.after(token_id)
+
+    def after(self, token_id: int) -> NgramProposer:
+        """Return what is proposed once a draft follows."""
         followed = tuple(
             (tokens, place + 1)
             for tokens, place in self.places
@@ -147,9 +150,9 @@ class NgramProposer:
         drafts = tuple(
             Proposed(
                 token_id,
+                DraftSource.MEMORY,
                 chance=self.texts.hit_rates.chance(length, votes[token_id] / count),
                 share=votes[token_id] / count,
-                remembered=True,
             )
             for token_id in most_first
         )

@@ -4,7 +4,6 @@ nothing of the conversation. The machine calls each of them as things happen."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec
 
 from tandem.core.frozen import frozen
 from tandem.core.sparse_payload import FullPayload, SparsePayload
@@ -97,9 +96,6 @@ class EdgeObserver:
         """A token came that was not drafted. `begun`: what follows it is being drafted; `ready`: it
         can leave at once."""
 
-    def on_foreseen(self, *, ready: bool) -> None:
-        """The token after all that is in flight came, and what follows it was being drafted."""
-
     def on_discarded(self) -> None:
         """The drafts in flight are void."""
 
@@ -132,43 +128,28 @@ class EdgeObserver:
         """The answer grows."""
 
 
-Heard = ParamSpec("Heard")
-
-
-def _overriding(
-    observers: Sequence[EdgeObserver], hook: Callable[Concatenate[EdgeObserver, Heard], None]
-) -> tuple[Callable[Heard, None], ...]:
-    """Return the methods of those observers that override a hook, a method of `EdgeObserver`."""
-    name = hook.__name__
-    return tuple(getattr(one, name) for one in observers if getattr(type(one), name) is not hook)
-
-
-class Hooks:
-    """The methods to call as things happen, by their name: most observers hear of few, and a token
-    is to cost no calls that do nothing."""
+class Observers(EdgeObserver):
+    """Several observers as one. A hook that one of them overrides is that method, and one that none
+    overrides does nothing: most hear of few, and a token is to cost no more calls."""
 
     def __init__(self, observers: Sequence[EdgeObserver]) -> None:
-        self.on_connected = _overriding(observers, EdgeObserver.on_connected)
-        self.on_opened = _overriding(observers, EdgeObserver.on_opened)
-        self.on_left = _overriding(observers, EdgeObserver.on_left)
-        self.on_lost = _overriding(observers, EdgeObserver.on_lost)
-        self.on_departed = _overriding(observers, EdgeObserver.on_departed)
-        self.on_pinged = _overriding(observers, EdgeObserver.on_pinged)
-        self.on_ponged = _overriding(observers, EdgeObserver.on_ponged)
-        self.on_draft_begun = _overriding(observers, EdgeObserver.on_draft_begun)
-        self.on_drafted = _overriding(observers, EdgeObserver.on_drafted)
-        self.on_sent = _overriding(observers, EdgeObserver.on_sent)
-        self.on_predrafted = _overriding(observers, EdgeObserver.on_predrafted)
-        self.on_adopted = _overriding(observers, EdgeObserver.on_adopted)
-        self.on_resolved = _overriding(observers, EdgeObserver.on_resolved)
-        self.on_foreseen = _overriding(observers, EdgeObserver.on_foreseen)
-        self.on_discarded = _overriding(observers, EdgeObserver.on_discarded)
-        self.on_early_verdict = _overriding(observers, EdgeObserver.on_early_verdict)
-        self.on_committed = _overriding(observers, EdgeObserver.on_committed)
-        self.on_token = _overriding(observers, EdgeObserver.on_token)
-        self.on_right = _overriding(observers, EdgeObserver.on_right)
-        self.on_full_distribution_needed = _overriding(
-            observers, EdgeObserver.on_full_distribution_needed
-        )
-        self.on_drawn = _overriding(observers, EdgeObserver.on_drawn)
-        self.on_text = _overriding(observers, EdgeObserver.on_text)
+        """Begin to tell these, in their order."""
+        for name in dir(EdgeObserver):
+            if name.startswith("on_"):
+                hooks = _overriding(observers, name)
+                if hooks:
+                    setattr(self, name, hooks[0] if len(hooks) == 1 else _all_of(hooks))
+
+
+def _overriding(observers: Sequence[EdgeObserver], name: str) -> list[Callable[..., None]]:
+    """Return the methods of that name of those observers that override it."""
+    nothing = getattr(EdgeObserver, name)
+    return [getattr(one, name) for one in observers if getattr(type(one), name) is not nothing]
+
+
+def _all_of(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def tell(*heard: object, **named: object) -> None:
+        for hook in hooks:
+            hook(*heard, **named)
+
+    return tell

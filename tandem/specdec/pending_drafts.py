@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 
 from tandem.core.errors import InvalidArgument
@@ -14,11 +15,14 @@ from tandem.specdec.rules import Proposal
 
 class PendingDrafts:
     """The chain of drafts that wait to be judged: a queue of proposals, oldest first, contiguous
-    from the end of the committed text. The first `ready` of them may be judged."""
+    from the end of the committed text. The first `ready` of them may be judged. Those of the edge
+    take the place of the cloud's `own`: all are of one or of the other."""
 
     def __init__(self, committed: PrefixedTokens, window: int, length_limit: int) -> None:
         """Start without drafts. `length_limit` is the most tokens of prompt and answer together."""
         self.ready = 0
+        self.own = False
+        """Whether those that wait are the cloud's own."""
         self._committed = committed
         self._window = window
         self._length_limit = length_limit
@@ -40,7 +44,7 @@ class PendingDrafts:
         """Return whether a draft is live: its hash is that of the text up to its base, committed or
         waiting. Others come late, after a text that is gone."""
         after = draft.base - len(self._committed)
-        if after > len(self._drafts):
+        if after > (0 if self.own else len(self._drafts)):
             return False
         if after <= 0:
             return self._committed.prefix_at(draft.base) == draft.prefix_hash
@@ -57,6 +61,7 @@ class PendingDrafts:
     def add(self, draft: Drafts) -> bool:
         """Queue those of a live draft that are new. False where one of the others is not the token
         that is committed, or waits, at its position: then those after it are void."""
+        self.drop_own()
         for position, proposal in enumerate(proposals_of(draft), start=draft.base):
             after = position - len(self._committed)
             if after >= len(self._drafts):
@@ -67,6 +72,21 @@ class PendingDrafts:
             if known != proposal.token_ids[0]:
                 return False
         return True
+
+    def add_own(self, proposals: Iterable[Proposal]) -> None:
+        """Queue drafts that the cloud made itself, unless some of the edge's wait."""
+        if self._drafts and not self.own:
+            return
+        self.clear()
+        self._drafts.extend(proposals)
+        self._token_ids.extend(proposal.token_ids[0] for proposal in self._drafts)
+        self.ready = len(self._drafts)
+        self.own = True
+
+    def drop_own(self) -> None:
+        """Drop the drafts that the cloud made itself."""
+        if self.own:
+            self.clear()
 
     def make_ready(self, end: int) -> None:
         """Note that the drafts before position `end` may be judged."""
@@ -87,3 +107,4 @@ class PendingDrafts:
         self._drafts.clear()
         self._token_ids.clear()
         self.ready = 0
+        self.own = False

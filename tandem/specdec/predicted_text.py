@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tandem.core.frozen import frozen
 from tandem.core.ngram_index import NgramIndex
 from tandem.core.tokens import check_token_ids
-from tandem.specdec.proposers import Proposed
+from tandem.specdec.proposers import DraftSource, Proposed
 
 SURE_MATCH = 3
 """Tokens in a row after which the answer is believed to follow the prediction."""
@@ -93,10 +93,17 @@ class PredictionProposer:
         if self.limit is not None and place >= self.limit:
             return ()
         is_last = place + 1 == self.limit
-        return (Proposed(self.text.token_ids[place], is_last=is_last, predicted=True),)
+        return (Proposed(self.text.token_ids[place], DraftSource.PREDICTION, is_last=is_last),)
 
-    def after(self, token_id: int, *, confirmed: bool) -> PredictionProposer:
-        """Return what is proposed once a token follows. Only a `confirmed` one lifts a limit."""
+    def after(self, token_id: int) -> PredictionProposer:
+        """Return what is proposed once a draft follows."""
+        return self._followed(token_id, sure=False)
+
+    def commit(self, token_id: int) -> PredictionProposer:
+        """Return what is proposed once a token of the answer follows: that alone lifts a limit."""
+        return self._followed(token_id, sure=self.matched + 1 >= SURE_MATCH)
+
+    def _followed(self, token_id: int, sure: bool) -> PredictionProposer:
         tail = (*self.tail[1 - SURE_MATCH :], token_id)
         place = self.place
         if place is None or place >= len(self.text) or self.text.token_ids[place] != token_id:
@@ -105,7 +112,6 @@ class PredictionProposer:
             limit = None if place is None or ahead is None else place + ahead
             return PredictionProposer(self.text, place, matched, self.last_sure, limit, tail)
         place, matched = place + 1, self.matched + 1
-        sure = confirmed and matched >= SURE_MATCH
         return PredictionProposer(
             self.text,
             place,

@@ -71,7 +71,8 @@ class Branch:
 
 
 class Predrafting:
-    """Reads `committed` and `drafting`, which their owners alone change."""
+    """The branches of one request, at most `predraft_outcomes`. Reads `committed` and `drafting`,
+    which their owners alone change."""
 
     def __init__(
         self,
@@ -85,45 +86,79 @@ class Predrafting:
         """Begin with no branch. `on_drafted`: called with how many tokens were drafted for one."""
         preset = request.preset
         self.on = wanted and preset.predraft is not Predraft.OFF
-        self._from_distributions = preset.predraft is Predraft.LIKELY_OUTCOMES
-        self._workers = preset.predraft_workers
-        self._ends = request.draft_ends
-        seed = request.params.seed
-        self._cache = Predrafts(preset.predraft_order, preset.predraft_outcomes, seed, on_drafted)
+        self._preset = preset
+        self._on_drafted = on_drafted
         self._request = request
         self._committed = committed
         self._drafting = drafting
+        self._arrivals = count()
+        self._branches: dict[tuple[int, int], Branch] = {}
+        # Those that were begun, and those that wait, of which the next is the last.
+        self._begun: list[Branch] = []
+        self._waiting: list[Branch] = []
         # The drafts whose runners-up are expected, as far as the text has not moved on, and the
         # chance that all of them stand.
         self._followed: list[Drafted] = []
         self._survives = 1.0
 
+    # Outcomes.
+
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
-        """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
+        """Queue outcomes, but for those that the drafts in flight speak of already; one already
+        known keeps the higher confidence. Beyond the capacity the waiting branch that would come
+        last gives way."""
         if not self.on:
             return
         first = len(self._committed)
-        drafted = self._drafting.token_ids
-        bonus = self._drafting.bonus_token
-        if bonus is not None:
-            drafted = (*drafted, bonus)
-
-        def diverges(outcome: LikelyOutcome) -> bool:
+        drafted = self._drafting.in_flight.token_ids
+        changed = False
+        for outcome in outcomes:
             offset = outcome.position - first
-            return offset == len(drafted) or drafted[offset] != outcome.token_id
+            if offset == len(drafted) or drafted[offset] != outcome.token_id:
+                changed |= self._queue(outcome)
+        if not changed:
+            return
+        self._waiting.sort(key=Branch.turn, reverse=True)
+        surplus = len(self._branches) - self._preset.predraft_outcomes
+        if surplus > 0:
+            for branch in self._waiting[:surplus]:
+                self._drop(branch)
 
-        self._cache.expect(outcome for outcome in outcomes if diverges(outcome))
+    def _queue(self, outcome: LikelyOutcome) -> bool:
+        """Queue an outcome; return whether it is new, or likelier than before."""
+        key = (outcome.position, outcome.token_id)
+        known = self._branches.get(key)
+        if known is None:
+            branch = Branch(outcome, self._rank(outcome), next(self._arrivals))
+            self._branches[key] = branch
+            self._waiting.append(branch)
+            return True
+        likelier = outcome.confidence > known.outcome.confidence
+        if likelier:
+            known.outcome = outcome
+            known.rank = self._rank(outcome)
+        return likelier
+
+    def _rank(self, outcome: LikelyOutcome) -> float:
+        """Return what outcomes are ordered by; the smaller one comes first."""
+        match self._preset.predraft_order:
+            case PredraftOrder.CONFIDENCE:
+                return -outcome.confidence
+            case PredraftOrder.FIFO:
+                return 0.0
+            case PredraftOrder.RANDOM:
+                seed = self._request.params.seed
+                return unit(hash_words(seed, outcome.position, outcome.token_id))
 
     def expect_likely(self) -> None:
         """Queue the outcomes that the draft model's own distributions make likely."""
-        if self._from_distributions:
+        if self._preset.predraft is Predraft.LIKELY_OUTCOMES:
             self.expect(self._likely())
 
     def _likely(self) -> Iterator[LikelyOutcome]:
         """Yield the runners-up of every draft, with the draft model's probability that each comes:
         of those that follow what is expected already, while the text is the same."""
-        bonus = (self._drafting.ahead or ())[:1]
-        sure = (*self._drafting.drafts, *bonus)
+        sure = self._drafting.in_flight.all
         known = len(self._followed)
         if not all(map(is_, self._followed, sure)) or known > len(sure):
             self._begin_anew()
@@ -139,16 +174,21 @@ class Predrafting:
         self._followed.clear()
         self._survives = 1.0
 
+    # Tasks.
+
     def task(self) -> DraftTask | None:
         """Return the task of the next branch to draft, if one waits and a worker is free."""
-        while self.on and self._cache.open_count < self._workers:
-            if (branch := self._cache.next_waiting()) is None:
-                return None
+        workers = self._preset.predraft_workers
+        while self.on and self._waiting and sum(each.open for each in self._begun) < workers:
+            branch = self._waiting[-1]
             task = self._task_for(branch.outcome)
             if task is not None:
-                self._cache.start(branch, task)
+                self._waiting.pop()
+                branch.task = task
+                branch.open = True
+                self._begun.append(branch)
                 return task
-            self._cache.drop(branch)
+            self._drop(branch)
         return None
 
     def _task_for(self, outcome: LikelyOutcome) -> DraftTask | None:
@@ -156,22 +196,22 @@ class Predrafting:
         length limit, or where the branch would first have to feed a long text that the caller
         predicted."""
         drafting = self._drafting
-        ends = self._ends
+        ends = self._request.draft_ends
         room = drafting.room + drafting.position - outcome.position - 1
-        count = min(drafting.schedule.chunk, drafting.schedule.window, room)
-        if count < 1 or outcome.token_id in ends:
+        length = min(drafting.schedule.chunk, drafting.schedule.window, room)
+        if length < 1 or outcome.token_id in ends:
             return None
         keep = min(drafting.kv_length, outcome.position)
-        lags = outcome.position - keep > self._request.preset.schedule.window
+        lags = outcome.position - keep > self._preset.schedule.window
         if lags and self._request.predicted is not None:
             return None
         return DraftTask(
             keep=keep,
             token_ids=(*drafting.unfed(outcome.position, keep), outcome.token_id),
             position=outcome.position + 1,
-            count=count,
+            count=length,
             ends=ends,
-            stepwise=count > 1,
+            stepwise=length > 1,
             alternatives=drafting.alternatives,
             branch=True,
         )
@@ -181,92 +221,12 @@ class Predrafting:
         task; its own beginning is among them."""
         return (*self._drafting.unfed(task.position - 1, first), task.token_ids[-1])
 
-    def take(self, task: DraftTask, drafts: list[Drafted]) -> bool:
-        """Take the next tokens of a branch; False when it is not wanted any more."""
-        return self._cache.take(task, drafts)
-
-    def resolve(self, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
-        """Return the branch of `token_id`, which comes next against the drafts, and the tasks to
-        interrupt."""
-        self._begin_anew()
-        return self._cache.resolve(len(self._committed), token_id)
-
-    def forget_committed(self) -> list[DraftTask]:
-        """Drop the outcomes that did not come; returns the tasks to interrupt."""
-        return self._cache.forget_before(len(self._committed))
-
-    def clear(self) -> list[DraftTask]:
-        """Drop everything; returns the tasks to interrupt."""
-        self._begin_anew()
-        return self._cache.clear()
-
-
-class Predrafts:
-    """The pre-draft cache: branches of one request, at most `capacity`, drafted for in `order`."""
-
-    def __init__(
-        self,
-        order: PredraftOrder,
-        capacity: int,
-        seed: int,
-        on_drafted: Callable[[int], None] = lambda count: None,
-    ) -> None:
-        self.open_count = 0
-        """Branches being drafted."""
-        self._on_drafted = on_drafted
-        self._order = order
-        self._capacity = capacity
-        self._seed = seed
-        self._arrivals = count()
-        self._branches: dict[tuple[int, int], Branch] = {}
-        # Those that were begun, and those that wait, of which the next is the last.
-        self._begun: list[Branch] = []
-        self._waiting: list[Branch] = []
-
-    def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
-        """Queue outcomes; one already known keeps the higher confidence. Beyond the capacity the
-        waiting branch that would come last gives way."""
-        changed = False
-        for outcome in outcomes:
-            key = (outcome.position, outcome.token_id)
-            known = self._branches.get(key)
-            if known is None:
-                arrival = next(self._arrivals)
-                branch = Branch(outcome, self._rank(outcome), arrival)
-                self._branches[key] = branch
-                self._waiting.append(branch)
-                changed = True
-            elif outcome.confidence > known.outcome.confidence:
-                known.outcome = outcome
-                known.rank = self._rank(outcome)
-                changed = True
-        if not changed:
-            return
-        self._waiting.sort(key=Branch.turn, reverse=True)
-        surplus = len(self._branches) - self._capacity
-        if surplus > 0:
-            for branch in self._waiting[:surplus]:
-                self.drop(branch)
-
-    def next_waiting(self) -> Branch | None:
-        """Return the outcome to draft for next, if any waits."""
-        return self._waiting[-1] if self._waiting else None
-
-    def start(self, branch: Branch, task: DraftTask) -> None:
-        self._waiting.remove(branch)
-        branch.task = task
-        branch.open = True
-        self.open_count += 1
-        self._begun.append(branch)
-
     def take(self, task: DraftTask, drafts: Iterable[Drafted]) -> bool:
-        """Take the next tokens of a task; False if it drafts for none of these."""
+        """Take the next tokens of a branch; False when it is not wanted any more."""
         branch = next((begun for begun in self._begun if begun.task is task), None)
         if branch is None:
             return False
-        self.open_count -= branch.open
         branch.take(drafts)
-        self.open_count += branch.open
         self._count(branch)
         return True
 
@@ -275,48 +235,39 @@ class Predrafts:
         self._on_drafted(drafted - branch.counted)
         branch.counted = drafted
 
-    def resolve(self, position: int, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
-        """Return the branch that predicted the diverged text, and all other open tasks. None
-        stays."""
-        hit = self._branches.get((position, token_id))
+    # What became of them.
+
+    def resolve(self, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
+        """Return the branch of `token_id`, which comes next against the drafts, and the tasks to
+        interrupt. None stays."""
+        hit = self._branches.get((len(self._committed), token_id))
         if hit is not None:
-            self.drop(hit)
+            self._drop(hit)
         return hit if hit is not None and hit.task else None, self.clear()
 
-    def forget_before(self, position: int) -> list[DraftTask]:
-        """Forget outcomes at committed positions; returns the tasks to interrupt."""
+    def forget_committed(self) -> list[DraftTask]:
+        """Drop the outcomes that did not come; returns the tasks to interrupt."""
+        position = len(self._committed)
         past = [branch for key, branch in self._branches.items() if key[0] < position]
         for branch in past:
-            self.drop(branch)
+            self._drop(branch)
         return [branch.task for branch in past if branch.open and branch.task]
 
     def clear(self) -> list[DraftTask]:
-        """Forget everything; returns the tasks to interrupt."""
+        """Drop everything; returns the tasks to interrupt."""
+        self._begin_anew()
         for branch in self._begun:
             self._count(branch)
         tasks = [branch.task for branch in self._begun if branch.open and branch.task]
         self._branches.clear()
         self._waiting.clear()
         self._begun.clear()
-        self.open_count = 0
         return tasks
 
-    def drop(self, branch: Branch) -> None:
-        """Forget an outcome."""
+    def _drop(self, branch: Branch) -> None:
         del self._branches[(branch.outcome.position, branch.outcome.token_id)]
         if branch.task is None:
             self._waiting.remove(branch)
             return
         self._begun.remove(branch)
-        self.open_count -= branch.open
         self._count(branch)
-
-    def _rank(self, outcome: LikelyOutcome) -> float:
-        """Return what outcomes are ordered by; the smaller one comes first."""
-        match self._order:
-            case PredraftOrder.CONFIDENCE:
-                return -outcome.confidence
-            case PredraftOrder.FIFO:
-                return 0.0
-            case PredraftOrder.RANDOM:
-                return unit(hash_words(self._seed, outcome.position, outcome.token_id))

@@ -5,7 +5,7 @@ Invariant: a preset is data. Nothing anywhere branches on its name; a paper's ab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from tandem.core.codecs import Precision
@@ -22,7 +22,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.rules import acceptance_type, payload_type
+from tandem.specdec.rules import RuleChoices, acceptance_type, payload_type
 
 MAX_DRAFT_LENGTH = 64
 MAX_WAITING_DISTRIBUTIONS = 64
@@ -41,53 +41,31 @@ _ONE_LAYER_PER_TOKEN = "requires stop-and-wait, with one layer per token"
 _WHOLE_TREE = "a tree is sent as a whole, and a bonus token follows it"
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """One method. `validate` rejects combinations that cannot work, or whose output distribution
-    would not be the target's though both rules are exact."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedChoices(RuleChoices):
+    """The choices that concern both ends."""
 
-    name: str
-    schedule: Schedule
-    acceptance: Acceptance
     uplink: Uplink
-    rejection_payload: RejectionPayload
     uplink_precision: Precision = "float32"
-    payload_top: int = 64
-    payload_tail_draws: int = 4
     truncation: Truncation = NO_TRUNCATION
-    truncate_after_sampling: bool = False
-    """Whether drafts are sampled from the whole distribution, and only what is sent of it is
-    truncated (Oh et al. 2025). Lossy."""
-    control: Control = Control.FIXED
-    confidence_threshold: float = 0.0
-    """A chunk ends with the first token that the draft model gives less probability than this,
-    before sampling settings."""
     idle_weight: float = 1.0
     """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
     expansion: tuple[int, ...] = ()
     """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
-    with_replacement: bool = False
-    """Whether candidates may repeat, as in the paper; without, more are accepted."""
-    predraft: Predraft = Predraft.OFF
-    predraft_order: PredraftOrder = PredraftOrder.CONFIDENCE
-    predraft_workers: int = 4
-    """Outcomes drafted for at the same time, in one packed pass a step."""
-    predraft_outcomes: int = 16
-    """Most outcomes kept at a time, drafted for or waiting."""
     exits: int = 0
     """Early exits of the target that judge too, at most: the deepest it has."""
     exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
     """Which early verdict leaves the cloud first, when several wait for the link."""
     split_layers: int = 0
     """So many of the target's first layers run at the edge, where hidden states are sent."""
-    recalls: bool = False
-    """Whether it is drafted from what is remembered even where the text of a seed then depends on
-    that: under rejection sampling above temperature 0. Elsewhere it always is."""
     cloud_drafts: CloudDrafts = CloudDrafts.NONE
     """What the cloud drafts itself where no draft of the edge has arrived, and it would decode
     alone. None of it crosses the link: the edge hears of the tokens."""
-    cloud_draft_length: int = 4
+    cloud_draft_length: int = 0
     """Most tokens that the cloud drafts at once."""
+    recalls: bool = False
+    """Whether it is drafted from what is remembered even where the text of a seed then depends on
+    that: under rejection sampling above temperature 0. Elsewhere it always is."""
 
     @property
     def tree_nodes(self) -> int:
@@ -98,6 +76,32 @@ class Preset:
     def carries_probs(self) -> bool:
         """True if the cloud learns the distributions that drafts were sampled from."""
         return self.uplink.carries_probs
+
+
+_SHARED = tuple(field.name for field in fields(SharedChoices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset(SharedChoices):
+    """One method. `validate` rejects combinations that cannot work, or whose output distribution
+    would not be the target's though both rules are exact."""
+
+    name: str
+    schedule: Schedule
+    truncate_after_sampling: bool = False
+    """Whether drafts are sampled from the whole distribution, and only what is sent of it is
+    truncated (Oh et al. 2025). Lossy."""
+    control: Control = Control.FIXED
+    confidence_threshold: float = 0.0
+    """A chunk ends with the first token that the draft model gives less probability than this,
+    before sampling settings."""
+    cloud_draft_length: int = 4
+    predraft: Predraft = Predraft.OFF
+    predraft_order: PredraftOrder = PredraftOrder.CONFIDENCE
+    predraft_workers: int = 4
+    """Outcomes drafted for at the same time, in one packed pass a step."""
+    predraft_outcomes: int = 16
+    """Most outcomes kept at a time, drafted for or waiting."""
 
     @property
     def sends_ids_alone(self) -> bool:
@@ -112,17 +116,6 @@ class Preset:
             return self.uplink_precision != "float32"
         exact = acceptance_type(self).exact and payload_type(self).exact
         return self.drafts and (not exact or self.truncate_after_sampling)
-
-    @property
-    def drafter_invariant(self) -> bool:
-        """True if the text does not depend on the drafts or on when they arrive."""
-        return acceptance_type(self).drafter_invariant
-
-    @property
-    def cloud_draws(self) -> bool:
-        """True if the cloud draws every token except the drafts, and so knows their
-        distributions."""
-        return payload_type(self).kind is int
 
     @property
     def drafts(self) -> bool:
@@ -209,29 +202,18 @@ class Preset:
     def verify_settings(self) -> VerifySettings:
         """The settings for the cloud; the rest concerns only the edge."""
         schedule = self.schedule
+        shared = {name: getattr(self, name) for name in _SHARED}
+        shared["cloud_drafts"] = self.cloud_drafts_asked_for
+        if not self.may_draft_in_cloud:
+            shared |= {"cloud_draft_length": 0, "recalls": False}
         return VerifySettings(
+            **shared,
             preset_name=self.name,
-            acceptance=self.acceptance,
-            uplink=self.uplink,
-            rejection_payload=self.rejection_payload,
             window=schedule.window,
             verify_on_arrival=schedule.verify_on_arrival,
             decode_when_idle=schedule.decode_when_idle,
             prepare_on_arrival=schedule.prepare_on_arrival,
             bonus=schedule.bonus,
-            uplink_precision=self.uplink_precision,
-            payload_top=self.payload_top,
-            payload_tail_draws=self.payload_tail_draws,
-            truncation=self.truncation,
-            idle_weight=self.idle_weight,
-            expansion=self.expansion,
-            with_replacement=self.with_replacement,
-            exits=self.exits,
-            exit_order=self.exit_order,
-            split_layers=self.split_layers,
-            cloud_drafts=self.cloud_drafts_asked_for,
-            cloud_draft_length=self.cloud_draft_length if self.may_draft_in_cloud else 0,
-            recalls=self.recalls and self.may_draft_in_cloud,
         )
 
     def validate(self) -> None:
@@ -285,34 +267,18 @@ class Preset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifySettings:
+class VerifySettings(SharedChoices):
     """The part of a preset that the cloud needs: how to judge, what comes up and what goes down.
     `open` carries it (`tandem.wire.open_codec`)."""
 
     preset_name: str
     """For logs and metrics; it decides nothing."""
-    acceptance: Acceptance
-    uplink: Uplink
-    rejection_payload: RejectionPayload
     window: int
     """Most drafts that may wait for the cloud; 0 where the edge drafts nothing."""
     verify_on_arrival: bool = False
     decode_when_idle: bool = False
     prepare_on_arrival: bool = False
     bonus: bool = True
-    uplink_precision: Precision = "float32"
-    payload_top: int = 64
-    payload_tail_draws: int = 4
-    truncation: Truncation = NO_TRUNCATION
-    idle_weight: float = 1.0
-    expansion: tuple[int, ...] = ()
-    with_replacement: bool = False
-    exits: int = 0
-    exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
-    split_layers: int = 0
-    cloud_drafts: CloudDrafts = CloudDrafts.NONE
-    cloud_draft_length: int = 0
-    recalls: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -325,30 +291,9 @@ class VerifySettings:
         return self.cloud_drafts is not CloudDrafts.NONE
 
     @property
-    def tree_nodes(self) -> int:
-        """Most nodes of a tree; 0 for a chain."""
-        return expansion_nodes(self.expansion)
-
-    @property
     def most_drafts(self) -> int:
         """Drafts that one message may bring."""
         return self.tree_nodes or self.window
-
-    @property
-    def carries_probs(self) -> bool:
-        """True if the cloud learns the distributions that drafts were sampled from."""
-        return self.uplink.carries_probs
-
-    @property
-    def drafter_invariant(self) -> bool:
-        """True if the text does not depend on the drafts or on when they arrive."""
-        return acceptance_type(self).drafter_invariant
-
-    @property
-    def cloud_draws(self) -> bool:
-        """True if the cloud draws every token except the drafts, and so knows their
-        distributions."""
-        return payload_type(self).kind is int
 
     @property
     def allows_partial_verification(self) -> bool:

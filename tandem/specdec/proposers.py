@@ -1,14 +1,16 @@
-"""Sources of drafts that need no model, in order: the first that is sure enough says what comes
+"""Proposers of drafts that need no model, in order: the first that is sure enough says what comes
 next, and the draft model, if there is one, says the rest. Pure.
 
-To add one, write its `Proposer`, and give its `Source` to the `AnswerTexts` of an answer
-(`edge.py`, `cloud_drafting.py`), at its place in the order. A grammar's is put before them in
-`tandem/runtime/forced_drafts.py`."""
+To add one, name it in `DraftSource`, write its `Proposer`, and give its `Source` to the
+`AnswerTexts` of an answer (`edge.py`, `cloud.py`), at its place in the order. A grammar's is put
+before them in `tandem/runtime/forced_drafts.py`; the model is asked last, in
+`tandem/runtime/session_jobs.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -27,24 +29,33 @@ LEAST_REACHED = 0.3
 rows."""
 
 
+class DraftSource(StrEnum):
+    """Who proposed a draft."""
+
+    MODEL = "model"
+    GRAMMAR = "grammar"
+    """No other token may follow."""
+    PREDICTION = "prediction"
+    """It stands in the text that the caller expects."""
+    MEMORY = "memory"
+    """It stands in the prompt, the answer so far or an earlier text."""
+
+    @property
+    def is_text(self) -> bool:
+        """True if it is a text that the answer may depart from."""
+        return self in (DraftSource.PREDICTION, DraftSource.MEMORY)
+
+
 @frozen
 class Proposed:
-    """A token that may come next. `chance`: that it does. `share`: of the places that the proposer
-    found. `is_last`: nothing is proposed after it before it is confirmed. `predicted`: it stands in
-    the caller's prediction; `remembered`: in what was said before, so that the controller leaves it
-    out of what it measures of the draft model."""
+    """A token that may come next, and who says so. `chance`: that it does. `share`: of the places
+    that the proposer found. `is_last`: nothing is proposed after it before it is confirmed."""
 
     token_id: int
+    source: DraftSource
     chance: float = 1.0
     share: float = 1.0
     is_last: bool = False
-    predicted: bool = False
-    remembered: bool = False
-
-    @property
-    def from_text(self) -> bool:
-        """True if it stands in a text."""
-        return self.predicted or self.remembered
 
 
 class Proposer(Protocol):
@@ -55,9 +66,12 @@ class Proposer(Protocol):
         """Return the tokens that may come next, likeliest first; none where nothing is known. They
         depend on the text before alone, never on the random numbers of the position."""
 
-    def after(self, token_id: int, *, confirmed: bool) -> Proposer:
-        """Return what is proposed once a token follows. `confirmed`: it is the answer's, and is
-        said once; a draft else."""
+    def after(self, token_id: int) -> Proposer:
+        """Return what is proposed once a draft follows. It changes nothing."""
+
+    def commit(self, token_id: int) -> Proposer:
+        """Return what is proposed once a token of the answer follows. Each is said once, on the
+        answer's thread: the source may learn from it."""
 
 
 class Source(Protocol):
@@ -103,22 +117,23 @@ class TextDrafts:
         """Return the distribution [V] from which a token is proposed: certain of it."""
         return one_hot(self.vocabulary_size, token_id)
 
-    def after(self, token_ids: Iterable[int], *, confirmed: bool) -> TextDrafts:
-        """Return what is proposed once these tokens follow. `confirmed`: they are the answer's, and
-        are said once; drafts of it else."""
+    def after(self, *token_ids: int) -> TextDrafts:
+        """Return what is proposed once these drafts follow."""
         texts = self
         for token_id in token_ids:
-            texts = texts._after(token_id, confirmed)
+            drafts = [draft for each in texts.proposers for draft in each.propose()[:1]]
+            chances = [draft.chance for draft in drafts if draft.token_id == token_id]
+            reached = texts.reached * max(chances, default=texts.bar)
+            proposers = tuple(each.after(token_id) for each in texts.proposers)
+            texts = replace(texts, proposers=proposers, reached=reached)
         return texts
 
-    def _after(self, token_id: int, confirmed: bool) -> TextDrafts:
-        reached = 1.0
-        if not confirmed:
-            drafts = [draft for each in self.proposers for draft in each.propose()[:1]]
-            chances = [draft.chance for draft in drafts if draft.token_id == token_id]
-            reached = self.reached * max(chances, default=self.bar)
-        proposers = tuple(each.after(token_id, confirmed=confirmed) for each in self.proposers)
-        return replace(self, proposers=proposers, reached=reached)
+    def commit(self, *token_ids: int) -> TextDrafts:
+        """Return what is proposed once these tokens of the answer follow; see `Proposer.commit`."""
+        proposers = self.proposers
+        for token_id in token_ids:
+            proposers = tuple(each.commit(token_id) for each in proposers)
+        return replace(self, proposers=proposers, reached=1.0)
 
     def surer_than(self, acceptance_rate: float) -> TextDrafts:
         """Return the same, with nothing that is less sure than a draft model's tokens, which are
@@ -141,7 +156,7 @@ class TextDrafts:
             found.append(draft)
             if draft.is_last:
                 break
-            texts = texts.after((draft.token_id,), confirmed=False)
+            texts = texts.after(draft.token_id)
         return found
 
     def _is_sure(self, chance: float) -> bool:
@@ -175,7 +190,7 @@ class AnswerTexts:
         """Note tokens of the answer."""
         if not self.on:
             return
-        self._committed = self._committed.after(token_ids, confirmed=True)
+        self._committed = self._committed.commit(*token_ids)
         self._forget_ahead()
 
     def after(self, in_flight: tuple[int, ...], acceptance_rate: float) -> TextDrafts:
@@ -187,7 +202,7 @@ class AnswerTexts:
             known = 0
         if self.on and known < len(in_flight):
             ahead = self._ahead.surer_than(acceptance_rate)
-            self._ahead = ahead.after(in_flight[known:], confirmed=False)
+            self._ahead = ahead.after(*in_flight[known:])
             self._in_flight = in_flight
             self._counted = (0, 0)
         return self._ahead.surer_than(acceptance_rate)

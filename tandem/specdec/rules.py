@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self, assert_never
+from typing import ClassVar, Self, assert_never
 
 import numpy as np
 
@@ -79,19 +79,27 @@ Replacement = int | FullPayload | SparsePayload
 """What a rejection brings: the token in place of the draft, or what the edge draws it from."""
 
 
-class RuleChoices(Protocol):
-    """The choices that make up the rules: of a preset, or of what the cloud is told of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChoices:
+    """The choices that make up the rules, and what follows from them."""
+
+    acceptance: Acceptance
+    rejection_payload: RejectionPayload
+    payload_top: int = 64
+    payload_tail_draws: int = 4
+    with_replacement: bool = False
+    """Whether candidates may repeat, as in the paper; without, more are accepted."""
 
     @property
-    def acceptance(self) -> Acceptance: ...
+    def drafter_invariant(self) -> bool:
+        """True if the text does not depend on the drafts or on when they arrive."""
+        return acceptance_type(self).drafter_invariant
+
     @property
-    def rejection_payload(self) -> RejectionPayload: ...
-    @property
-    def payload_top(self) -> int: ...
-    @property
-    def payload_tail_draws(self) -> int: ...
-    @property
-    def with_replacement(self) -> bool: ...
+    def cloud_draws(self) -> bool:
+        """True if the cloud draws every token except the drafts, and so knows their
+        distributions."""
+        return payload_type(self).kind is int
 
 
 class AcceptanceRule(ABC):

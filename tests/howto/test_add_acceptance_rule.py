@@ -43,7 +43,13 @@ class NeverAccepts(AcceptanceRule):
         return self.target_token(target, position)
 '''
 ADDED_PRESET = """\
-    Preset("never", _stop_and_wait(2), Acceptance.NEVER, Uplink.IDS, RejectionPayload.TOKEN),
+    Preset(
+        name="never",
+        schedule=_stop_and_wait(2),
+        acceptance=Acceptance.NEVER,
+        uplink=Uplink.IDS,
+        rejection_payload=RejectionPayload.TOKEN,
+    ),
 """
 EXACT = '''\
 """Whatever is drafted: the answers have the target's distribution, to the last fraction."""

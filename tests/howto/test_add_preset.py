@@ -7,11 +7,11 @@ from tests.howto.edited_checkout import EditedCheckout
 PRESETS = "tandem/specdec/presets.py"
 ADDED = """\
     Preset(
-        "eager",
-        Schedule(window=6, chunk=2, verify_on_arrival=True),
-        Acceptance.GUMBEL,
-        Uplink.IDS,
-        RejectionPayload.TOKEN,
+        name="eager",
+        schedule=Schedule(window=6, chunk=2, verify_on_arrival=True),
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.IDS,
+        rejection_payload=RejectionPayload.TOKEN,
         predraft=Predraft.LIKELY_OUTCOMES,
     ),
 """

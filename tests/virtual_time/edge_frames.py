@@ -12,6 +12,7 @@ from tandem.specdec.events import Drafted, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import Committed, Opened, Work
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.proposers import DraftSource
 from tests.virtual_time.cases import TokenIds, opposed_pair, preset, scheduled
 from tests.virtual_time.lockstep import request_for
 
@@ -80,11 +81,8 @@ def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01, 0.0)
 
 
-def drafts_of(*token_ids: int, predicted: bool = False, remembered: bool = False) -> list[Drafted]:
-    return [
-        Drafted(token_id, PROBS, predicted=predicted, remembered=remembered)
-        for token_id in token_ids
-    ]
+def drafts_of(*token_ids: int, source: DraftSource = DraftSource.MODEL) -> list[Drafted]:
+    return [Drafted(token_id, PROBS, source=source) for token_id in token_ids]
 
 
 def sent(outputs: list[EdgeOutput]) -> list[Any]:

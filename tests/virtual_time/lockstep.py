@@ -33,7 +33,7 @@ from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams,
 from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
-from tandem.specdec.proposers import TextDrafts
+from tandem.specdec.proposers import DraftSource, TextDrafts
 from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rounds.tree_drafting import TreeGrowth, with_remembered
 from tandem.specdec.text_memory import TextMemory
@@ -162,7 +162,7 @@ class _Drafting:
     @property
     def due_turn(self) -> int:
         ready = self.drafts[:1] if self.work.stepwise else self.drafts
-        own = self.handed_own + sum(not drafted.from_text for drafted in ready)
+        own = self.handed_own + sum(drafted.source is DraftSource.MODEL for drafted in ready)
         return self.started_turn + self.turns_each * own
 
     @property
@@ -175,7 +175,7 @@ class _Drafting:
         ready = 1 if self.work.stepwise else len(self.drafts)
         taken, self.drafts = self.drafts[:ready], self.drafts[ready:]
         self.handed += len(taken)
-        self.handed_own += sum(not drafted.from_text for drafted in taken)
+        self.handed_own += sum(drafted.source is DraftSource.MODEL for drafted in taken)
         return taken
 
 
@@ -296,7 +296,7 @@ class Lockstep:
             return branch if len(branch) == work.count else self._tree(work)
         context, rule = self.edge.context(work), self.edge.rule
         texts = self.edge.texts(work)
-        drafts = self._from_texts(work, texts, (), work.count + work.spare)
+        drafts = self._from_texts(work, texts, (), work.count + work.max_extra)
         if len(drafts) >= work.count or (drafts and drafts[-1].ends_chunk):
             return drafts
         drafts = []
@@ -311,8 +311,8 @@ class Lockstep:
             chosen = self.edge.request.preset
             whole = self._models.draft_probs(context)
             probs = truncate(whole, chosen.truncation)
-            draw = rule.target_token if work.guess and not drafts else rule.propose
-            token = draw(whole if chosen.truncate_after_sampling else probs, len(context))
+            drawn_from = whole if chosen.truncate_after_sampling else probs
+            token = rule.propose(drawn_from, len(context))
             if chosen.truncate_after_sampling:
                 probs = truncate_keeping(whole, chosen.truncation, token)
             wanted = work.alternatives
@@ -327,7 +327,7 @@ class Lockstep:
     ) -> list[Drafted]:
         """What texts propose after the `drafts`, in the arithmetic of the models."""
         token_ids = tuple(drafted.token_id for drafted in drafts)
-        after = texts.after(token_ids, confirmed=False)
+        after = texts.after(*token_ids)
         found = forced_drafts(work, None, token_ids, most=most, by_token=False, texts=after)
         if not self._models.draft_probs((1, 2)).dtype.hasobject:
             return found
@@ -351,7 +351,7 @@ class Lockstep:
             for node in newest:
                 drafted = growth.nodes[node]
                 contexts[node] = (*contexts[drafted.parent], drafted.token_id)
-                texts[node] = texts[drafted.parent].after((drafted.token_id,), confirmed=False)
+                texts[node] = texts[drafted.parent].after(drafted.token_id)
 
     def _with_branch(self, context: TokenIds, texts: TextDrafts) -> Array:
         """The draft model's distribution with what is remembered, in the arithmetic of the

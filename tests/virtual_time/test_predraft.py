@@ -75,8 +75,8 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
         hits += with_it.stats.predraft_hits + with_it.stats.predraft_begun
         plain_s += without.duration_s
         predrafted_s += with_it.duration_s
-    assert hits > 10
-    assert predrafted_s < (0.97 if METHODS[method].schedule.stop_and_wait else 1.0) * plain_s
+    assert hits > 5
+    assert predrafted_s < plain_s
 
 
 def test_more_workers_and_confidence_first_miss_less() -> None:

@@ -105,7 +105,7 @@ def test_a_machine_that_keeps_a_stale_kv_is_found_out(monkeypatch: pytest.Monkey
     """The simulator's models know only what their KV was fed."""
 
     def forget_nothing(drafting: Drafting) -> list[DraftTask]:
-        drafting.take_all()
+        drafting.in_flight.clear()
         return drafting.interrupt()
 
     monkeypatch.setattr(Drafting, "discard", forget_nothing)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.judge import Judge, Verification
 from tandem.specdec.messages import (
     CloudMessage,
@@ -37,19 +37,6 @@ from tandem.specdec.rounds.trees import DraftTree
 from tandem.specdec.rules import AcceptanceRule, TargetProbs, probs_of
 
 
-class RoundLimits(Protocol):
-    """What rounds need to know of the target model."""
-
-    @property
-    def vocabulary_size(self) -> int: ...
-    @property
-    def exits(self) -> int: ...
-    @property
-    def exit_temperatures(self) -> tuple[float, ...]: ...
-    @property
-    def hidden_size(self) -> int: ...
-
-
 class CloudRounds:
     """The part of one session that rejection sampling, trees, early exits, PreVerify and split
     layers have."""
@@ -57,7 +44,7 @@ class CloudRounds:
     def __init__(
         self,
         settings: VerifySettings,
-        model: RoundLimits,
+        model: CloudModel,
         rule: AcceptanceRule,
         rng: RandomSource,
         *,
@@ -84,7 +71,7 @@ class CloudRounds:
         """The tree that waits to be judged."""
         self.kept_path: tuple[int, ...] = ()
         """The nodes of the last tree that stay in the KV, after the text that it holds."""
-        self.prepared: tuple[TargetProbs, ...] = ()
+        self.prefilled_targets: tuple[TargetProbs, ...] = ()
         """The targets after the first drafts that wait, where these were fed ahead and the KV holds
         them."""
         self._settings = settings

@@ -10,9 +10,9 @@ from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import EdgeOutput, EdgeRequest, Interrupt, LayersTask, Send
+from tandem.specdec.events import EdgeOutput, EdgeRequest, LayersTask, Send
 from tandem.specdec.messages import CloudRoundFrame, FrameHeader
-from tandem.specdec.observers import Hooks
+from tandem.specdec.observers import EdgeObserver
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.rounds.checks import check_early_verdict, check_full_distribution
 from tandem.specdec.rounds.messages import (
@@ -63,7 +63,7 @@ class EdgeRounds:
         committed: PrefixedTokens,
         drafting: Drafting,
         predrafting: Predrafting,
-        hooks: Hooks,
+        observers: EdgeObserver,
     ) -> None:
         """Begin a request.
 
@@ -75,13 +75,13 @@ class EdgeRounds:
             committed: its text.
             drafting: its drafts in flight.
             predrafting: its likely outcomes.
-            hooks: who hears of it."""
+            observers: who hears of it."""
         self._request = request
         self._window = window
         self._committed = committed
         self._drafting = drafting
         self._predrafting = predrafting
-        self._hooks = hooks
+        self._observers = observers
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(rule, rng, whole_distributions)
         self._split = SplitUplink(request.preset.split_layers > 0, committed)
@@ -134,14 +134,13 @@ class EdgeRounds:
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> None:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self.check_not_drawing("EarlyVerdict")
-        sent = self._drafting.sent_token_ids
+        sent = self._drafting.in_flight.sent_token_ids
         check_early_verdict(verdict, self._request, self._committed, sent=sent)
-        for on_early_verdict in self._hooks.on_early_verdict:
-            on_early_verdict()
+        self._observers.on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
-            rejected = self._drafting.drafts[verdict.accepted]
+            rejected = self._drafting.in_flight.all[verdict.accepted]
             token = self._recovery.predict(token, rejected, position)
         if token is not None:
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
@@ -150,20 +149,18 @@ class EdgeRounds:
 
     def recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Draw the token in the place of the first draft in flight, which was rejected."""
-        rejected = self._drafting.drafts[0]
+        rejected = self._drafting.in_flight.all[0]
         token = self._recovery.start(payload, rejected, len(self._committed))
         if token is not None:
             return self._draw(token, payload)
-        for on_needed in self._hooks.on_full_distribution_needed:
-            on_needed()
-        ahead = map(Interrupt, self._drafting.discard_ahead())
-        return [*ahead, Send(NeedFullDistribution(**self._window.header()))]
+        self._observers.on_full_distribution_needed()
+        return [Send(NeedFullDistribution(**self._window.header()))]
 
     def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
         if not self._recovery.waits:
             raise ProtocolError("running", "a full distribution that was not asked for")
         check_full_distribution(message, self._request, self._committed)
-        rejected = self._drafting.drafts[0]
+        rejected = self._drafting.in_flight.all[0]
         try:
             token = self._recovery.finish(message.target_probs, rejected, message.base)
         except InvalidArgument as error:
@@ -172,10 +169,9 @@ class EdgeRounds:
 
     def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
-        rejected = self._drafting.drafts[0]
+        rejected = self._drafting.in_flight.all[0]
         header = self._window.header()  # of the text before the token
-        for on_drawn in self._hooks.on_drawn:
-            on_drawn(header["base"], token, payload, rejected)
+        self._observers.on_drawn(header["base"], token, payload, rejected)
         outputs = self._window.commit_drawn(token)
         if self._window.done:
             return outputs

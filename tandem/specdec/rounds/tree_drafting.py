@@ -16,7 +16,7 @@ from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Committed, Drafts, Frame
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
-from tandem.specdec.proposers import Proposed
+from tandem.specdec.proposers import DraftSource, Proposed
 from tandem.specdec.rules import AcceptanceRule
 
 MOST_REMEMBERED = 0.75
@@ -47,7 +47,10 @@ class TreeInFlight(DraftsInFlight):
         """Number of nodes that the draft KV holds: all layers but the last, which nothing
         followed; of a remembered branch none."""
         layered = zip(depths(self._parents), self._drafts, strict=True)
-        return sum(depth + 1 < len(self) and not drafted.remembered for depth, drafted in layered)
+        return sum(
+            depth + 1 < len(self) and drafted.source is DraftSource.MODEL
+            for depth, drafted in layered
+        )
 
     def tokens_at(self, nodes: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._drafts[node].token_id for node in nodes)
@@ -63,7 +66,7 @@ class TreeInFlight(DraftsInFlight):
 
     def cut_from_texts(self) -> None:
         """Remove the whole tree if it is a remembered branch."""
-        if any(drafted.from_text for drafted in self._drafts):
+        if any(drafted.source.is_text for drafted in self._drafts):
             self.clear()
 
     def clear(self) -> None:
@@ -97,7 +100,7 @@ class TreeDrafting(Drafting):
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         super().__init__(request, committed)
-        self._in_flight: TreeInFlight = TreeInFlight()
+        self.in_flight: TreeInFlight = TreeInFlight()
         self._kept: tuple[int, ...] = ()
 
     @property
@@ -108,7 +111,7 @@ class TreeDrafting(Drafting):
 
     @property
     def draftable(self) -> int:
-        return 0 if self._in_flight else min(len(self._expansion), self.room)
+        return 0 if self.in_flight else min(len(self._expansion), self.room)
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` layers, unbranched if more than the preset
@@ -127,9 +130,6 @@ class TreeDrafting(Drafting):
         )
         return self.task
 
-    def begin_ahead(self) -> DraftTask | None:
-        return None
-
     def take(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
     ) -> bool:
@@ -140,34 +140,34 @@ class TreeDrafting(Drafting):
             raise ProtocolError(f"1…{task.count} layers expected", f"drafted with {layers(drafts)}")
         self.task = None
         self._kv_length = kv_length
-        self._in_flight.add(drafts)
+        self.in_flight.add(drafts)
         return True
 
     def _exceeds(self) -> bool:
         planned = expansion_nodes(self.task.expansion) if self.task is not None else 0
-        return max(planned, len(self._in_flight.all)) > self.allowed
+        return max(planned, len(self.in_flight.all)) > self.allowed
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
         return layers(drafts)
 
     def judged(self, message: Committed) -> tuple[int, ...]:
-        return self._in_flight.judged(message) if self._in_flight.sent else ()
+        return self.in_flight.judged(message) if self.in_flight.sent else ()
 
     def settle(self, message: Committed) -> None:
         """Keep the path of a tree that is judged, of what the draft KV holds of it."""
-        self._kept = tuple(node for node in message.path if node < self._in_flight.fed)
-        self._in_flight.clear()
+        self._kept = tuple(node for node in message.path if node < self.in_flight.fed)
+        self.in_flight.clear()
 
     def send_due(self, budget_s: float = inf) -> list[Drafts]:
-        if not (self._in_flight.unsent and self.allowed):
+        if not (self.in_flight.unsent and self.allowed):
             return []
-        self._in_flight.sent = len(self._in_flight)
+        self.in_flight.sent = len(self.in_flight)
         frame = Frame(
             session=self._request.session,
             base=len(self._committed),
             prefix_hash=self._committed.prefix,
         )
-        return [tree_frame(frame, self._in_flight.all, self._request.preset)]
+        return [tree_frame(frame, self.in_flight.all, self._request.preset)]
 
 
 class TreeGrowth:

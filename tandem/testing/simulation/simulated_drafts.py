@@ -205,8 +205,7 @@ class SimulatedDrafts:
         threshold = preset.confidence_threshold
         unsure = threshold > 0 and float(whole_probs.max()) < threshold
         position = work.position + job.count
-        draw = rule.target_token if work.guess and not job.count else rule.propose
-        token, probs = draw_draft(whole_probs, preset, draw, position)
+        token, probs = draw_draft(whole_probs, preset, rule.propose, position)
         if not work.alternatives:
             return Drafted(token, probs, ends_chunk=unsure)
         runners_up = rule.top_alternatives(whole_probs, token, position, work.alternatives)

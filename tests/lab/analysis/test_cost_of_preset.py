@@ -73,8 +73,8 @@ def test_one_session_takes_what_is_predicted(name: str, rate: float, tokens: int
 
 
 def test_hits_of_drafts_made_ahead_are_counted() -> None:
-    ahead = replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES)
-    assert ratio(ahead, SERVER, 0.030, 0.6, 1, 150) == pytest.approx(1, rel=0.07)
+    branches = replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES)
+    assert ratio(branches, SERVER, 0.030, 0.6, 1, 150) == pytest.approx(1, rel=0.07)
 
 
 @pytest.mark.parametrize(

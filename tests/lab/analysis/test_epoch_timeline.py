@@ -38,11 +38,10 @@ def rows(
     times: StepTimes = TIMES,
     *,
     head_s: float = 0.0,
-    ahead: bool = False,
 ) -> list[Row]:
     return [
         (found.accepted.moment_s, found.rejected.moment_s, found.judged, *work(found.accepted))
-        for found in timeline(schedule, times, depth, head_s=head_s, ahead=ahead)
+        for found in timeline(schedule, times, depth, head_s=head_s)
     ]
 
 
@@ -88,23 +87,6 @@ def test_without_a_bonus_the_next_first_draft_is_judged_on_arrival() -> None:
         (48.125, 48.125, True, 2, 5, 2, 4),
     ]
     assert work(timeline(NO_BONUS, TIMES, 3)[2].rejected) == (1, 3, 2, 4), "no second pass"
-
-
-def test_drafting_past_the_bonus_token() -> None:
-    # Of the three drafts past the two in flight the first stands for the bonus token; the other two
-    # are sent when the verdict is heard at 29.125, arrive at 33.125 and are passed at 45.125.
-    assert rows(STOP_AND_WAIT, 5, ahead=True) == [
-        (25, 25, True, 1, 3, 1, 5),
-        (25, 25, True, 1, 3, 1, 5),
-        (25, 25, True, 1, 3, 1, 5),
-        (45.125, 45.125, True, 2, 6, 2, 8),
-        (45.125, 45.125, True, 2, 6, 2, 8),
-    ]
-
-
-@pytest.mark.parametrize("schedule", [STREAM, NO_BONUS, UNEVEN])
-def test_only_stop_and_wait_with_a_bonus_drafts_past_it(schedule: Schedule) -> None:
-    assert rows(schedule, 8, ahead=True) == rows(schedule, 8)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ async def test_forks_of_branches_are_freed_whatever_becomes_of_them() -> None:
     try:
         async with thread.session(32) as kv:
             works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
-            for _ in range(12):
+            for _ in range(6):
                 await drafted(edge, works, ready)
             assert edge.stats.predrafted > 0
             works.close()

@@ -22,7 +22,7 @@ from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.predicted_text import PredictedText, PredictionProposer
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.proposers import NO_TEXTS, TextDrafts
+from tandem.specdec.proposers import NO_TEXTS, DraftSource, TextDrafts
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -86,6 +86,10 @@ def drafts_of(
             return (*job.result(), passes)
 
 
+def predicted(drafts: list[Drafted]) -> list[bool]:
+    return [drafted.source is DraftSource.PREDICTION for drafted in drafts]
+
+
 @pytest.mark.parametrize("name", ["coupled", "dsd", "dssd"])
 @pytest.mark.parametrize(
     ("token_ids", "passes"),
@@ -113,7 +117,7 @@ def test_forced_tokens_cost_no_pass_and_are_the_same(
 def test_what_is_forced_after_the_last_draft_goes_with_it(
     token_ids: tuple[int | None, ...], count: int
 ) -> None:
-    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=2, spare=len(token_ids) - 2)
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=2, max_extra=len(token_ids) - 2)
     drafts, _, passes = drafts_of(Decided(token_ids), "coupled", work)
     assert ([drafted.token_id for drafted in drafts][1:], passes) == (
         list(token_ids[1:count]),
@@ -174,7 +178,7 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
 
 def after(predicted: tuple[int, ...], answer: tuple[int, ...] = ()) -> TextDrafts:
     texts = TextDrafts((PredictedText(predicted, VOCABULARY).begin(),), VOCABULARY)
-    return texts.after(answer, confirmed=True)
+    return texts.commit(*answer)
 
 
 @pytest.mark.parametrize("name", ["coupled", "dsd", "dssd"])
@@ -183,7 +187,7 @@ def test_predicted_tokens_cost_no_pass_and_are_certain(name: str) -> None:
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=5)
     drafts, kv_length, passes = drafts_of(None, name, work, texts=after((5, 6, 7, 4)))
     assert [drafted.token_id for drafted in drafts][:4] == [5, 6, 7, 4]
-    assert [drafted.predicted for drafted in drafts] == [True] * 4 + [False]
+    assert predicted(drafts) == [True] * 4 + [False]
     assert (passes, kv_length) == (1, 2 + 4)
     if name != "coupled":
         assert all(drafted.draft_probs[drafted.token_id] == 1 for drafted in drafts[:4])
@@ -200,7 +204,7 @@ def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
     lost = TextDrafts((PredictionProposer(prediction, place=None),), VOCABULARY)
     drafts, _, passes = drafts_of(None, "coupled", work, texts=lost)
     assert [drafted.token_id for drafted in drafts][:3] == [first, 0, 0]
-    assert [drafted.predicted for drafted in drafts][:3] == [False, True, True]
+    assert predicted(drafts)[:3] == [False, True, True]
     assert passes < 6
 
 
@@ -218,7 +222,7 @@ def test_what_a_grammar_forbids_is_not_proposed() -> None:
     mask = Decided((None, 5, None, None, 7, 1))
     drafts, _, _ = drafts_of(mask, "coupled", work, texts=after((3, 5, 4, 6, 7, 1)))
     assert [drafted.token_id for drafted in drafts][:3] == [3, 5, 4]
-    assert [drafted.predicted for drafted in drafts][:4] == [True, False, True, False]
+    assert predicted(drafts)[:4] == [True, False, True, False]
     assert drafts[3].token_id in (3, 4)
 
 

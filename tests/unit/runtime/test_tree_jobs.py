@@ -18,7 +18,7 @@ from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
 from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.proposers import TextDrafts
+from tandem.specdec.proposers import DraftSource, TextDrafts
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
 from tandem.specdec.text_memory import TextMemory
 from tandem.specdec.verify_task import VerifyTask
@@ -233,7 +233,7 @@ def test_what_is_remembered_is_a_branch_of_the_tree(temperature: float) -> None:
         paths = {path_of(nodes, node) for node in range(len(nodes))}
         found += (11, 10, 9) in paths
         assert all(node.draft_probs[node.token_id] > 0 for node in nodes)
-        assert not any(node.remembered for node in nodes)
+        assert not any(node.source is DraftSource.MEMORY for node in nodes)
     assert found >= (20 if temperature == 0 else 8)
 
 
@@ -260,4 +260,6 @@ def test_a_branch_that_reaches_as_deep_as_the_tree_needs_no_pass() -> None:
     texts = remembering((7, 1, 2, 11, 10, 9, 8))
     found = forced_drafts(WORK, None, most=3, by_token=False, texts=texts)
     assert [(node.token_id, node.parent) for node in found] == [(11, -1), (10, 0), (9, 1)]
-    assert all(node.remembered and node.draft_probs[node.token_id] == 1 for node in found)
+    assert all(
+        node.source is DraftSource.MEMORY and node.draft_probs[node.token_id] == 1 for node in found
+    )

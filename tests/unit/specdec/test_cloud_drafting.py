@@ -214,15 +214,21 @@ def test_an_edge_s_draft_makes_a_task_of_the_cloud_void() -> None:
     assert (verdict.accepted, verdict.token_ids) == (3, (RIGHT[4],))
 
 
-def test_fewer_drafts_of_an_edge_do_not_stop_a_cloud_that_drafts_more() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_a_void_task_brings_takes_no_place_of_an_edge_s_drafts(waits: bool) -> None:
+    """Whether the cloud had begun to wait for it or not."""
     cloud = begun(BOTH)
     task = task_of(cloud)
-    cloud.receive(draft_after(cloud, RIGHT[1:2]))
-    assert cloud.draft_task() is task
-    assert cloud.work() is None
-    draft(cloud, *RIGHT[1:4])
-    tokens = tokens_of(pass_of(cloud))
-    assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:5], 3)
+    assert not waits or cloud.work() is None
+    cloud.receive(replace(draft_after(cloud, RIGHT[1:2]), end_of_chunk=False))
+    work = cloud.work()
+    cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3, 0.1)
+    assert work is not None
+    assert (work.drafts, work.by_cloud) == (1, False)
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Committed)
+    assert (verdict.accepted, verdict.token_ids) == (1, (RIGHT[2],))
+    assert task_of(cloud).position == 5
 
 
 def test_drafts_of_the_cloud_wait_where_an_edge_s_come_and_are_void_then() -> None:

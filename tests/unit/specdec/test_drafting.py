@@ -15,12 +15,10 @@ from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule
 from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
-from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Drafts, GenerationParams, GoingAway
 from tandem.specdec.presets import Preset, find_preset
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
-    draft,
     drafts_of,
     edge_of,
     frame_of,
@@ -31,7 +29,7 @@ from tests.virtual_time.edge_frames import (
 
 CHUNKS = scheduled("coupled", Schedule(6, 2, verify_on_arrival=True))
 PIECES = scheduled("coupled", Schedule(6, 2, verify_on_arrival=True, token_by_token=True))
-AHEAD = preset("coupled", 2, predraft=Predraft.LIKELY_OUTCOMES)
+LIKELY = preset("coupled", 2, predraft=Predraft.LIKELY_OUTCOMES)
 Frames = list[tuple[tuple[int, ...], bool]]
 
 
@@ -132,7 +130,7 @@ def test_tokens_are_handed_over_one_by_one_where_somebody_waits_for_each() -> No
         *[(reports, 12, True), (reports, 1, False)],
     ):
         assert task_of(connected(chosen, max_tokens=max_tokens)).stepwise is stepwise
-    assert task_of(connected(AHEAD)).alternatives == 4
+    assert task_of(connected(LIKELY)).alternatives == 4
     assert task_of(connected()).alternatives == 0
 
 
@@ -147,57 +145,6 @@ def test_a_task_ends_with_its_last_token_or_an_end() -> None:
     assert frames(edge.drafted(ended, drafts_of(2), 4, 0.0, 0.0)) == [((2,), True)]
     assert edge.work(0.0) is None, "nothing follows an end"
     assert edge.kv_length == 4
-
-
-def waiting(max_tokens: int = 12, **choices: Any) -> EdgeMachine:
-    """A chunk is out, and one verdict will settle all of it."""
-    edge = connected(replace(AHEAD, **choices), max_tokens=max_tokens)
-    draft(edge, 0, 1)
-    return edge
-
-
-@pytest.mark.parametrize(("max_tokens", "count"), [(12, 3), (5, 3), (4, 2)])
-def test_ahead_the_cloud_s_token_and_a_chunk_are_drafted(max_tokens: int, count: int) -> None:
-    edge = waiting(max_tokens)
-    task = task_of(edge)
-    assert (task.position, task.count, task.guess, task.stepwise) == (4, count, True, True)
-    assert edge.work(0.0) is None, "once"
-
-
-def test_nothing_is_drafted_ahead_that_would_not_fit_or_not_follow() -> None:
-    assert waiting(max_tokens=3).work(0.0) is None, "the cloud's token is the last"
-    for changed in ({"bonus": False}, {"verify_on_arrival": True}):
-        edge = waiting(schedule=replace(AHEAD.schedule, **changed))
-        assert edge.work(0.0) is None
-    ended = connected(AHEAD, ends=frozenset({1}))
-    draft(ended, 0, 1)
-    assert ended.work(0.0) is None
-
-
-def test_what_was_drafted_ahead_follows_the_token_it_predicted() -> None:
-    edge = waiting()
-    ahead = task_of(edge)
-    edge.drafted(ahead, drafts_of(2), 4, 0.0, 0.0)
-    edge.drafted(ahead, drafts_of(0), 5, 0.0, 0.0)
-    assert edge.drafts_in_flight == (0, 1)
-    outputs = edge.receive(verdict_of(edge, 2, outcome=2), 0.0)
-    assert sent(outputs) == [], "it waits for the rest of its chunk"
-    assert [*edge.drafts_in_flight] == [0]
-    assert frames(edge.drafted(ahead, drafts_of(1), 6, 0.0, 0.0)) == [((0, 1), True)]
-
-
-def test_the_token_before_what_was_drafted_ahead_is_fed_again() -> None:
-    """With the cloud lost nobody will say the token that it was drafted after."""
-    edge = edge_of(AHEAD, LostCloud.EDGE)
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    ahead = task_of(edge)
-    edge.drafted(ahead, drafts_of(2), 5, 0.0, 0.0)
-    assert edge.kv_length == 5
-    outputs = [output for tick in range(60) for output in edge.tick(tick / 5)]
-    assert Interrupt(ahead) in outputs
-    task = task_of(edge)
-    assert (task.keep, task.token_ids, task.position) == (3, (1,), 4)
 
 
 def test_a_rejection_keeps_the_kv_of_what_is_committed() -> None:

@@ -15,6 +15,7 @@ from tandem.specdec.proposers import (
     NO_TEXTS,
     SUREST_MODEL,
     AnswerTexts,
+    DraftSource,
     TextDrafts,
 )
 from tandem.specdec.text_memory import TextMemory
@@ -46,10 +47,10 @@ def proposals(texts: TextDrafts, most: int = 300) -> list[int]:
     """What is drafted from here on, until nothing is sure enough."""
     found = list[int]()
     while len(found) < most and (draft := texts.proposed) is not None:
-        assert draft.remembered
+        assert draft.source is DraftSource.MEMORY
         assert texts.probs(draft.token_id).argmax() == draft.token_id
         found.append(draft.token_id)
-        texts = texts.after((draft.token_id,), confirmed=False)
+        texts = texts.after(draft.token_id)
     return found
 
 
@@ -92,7 +93,7 @@ def test_a_tree_may_follow_all_that_went_on_from_a_place() -> None:
     assert more.chance == pytest.approx(2 * less.chance)
     divided = recalled([(*OLD[:20], follower, 1) for follower in (5, 6, 7)], OLD[:20])
     assert [draft.token_id for draft in divided.branches] == [7, 6, 5], "the newest first"
-    (one,) = divided.after((6,), confirmed=False).branches
+    (one,) = divided.after(6).branches
     assert one.token_id == 1
     assert recalled([OLD], words(20, 5)).branches == ()
     assert divided.surer_than(1.0).branches == divided.branches, "together they are sure"
@@ -102,14 +103,14 @@ def test_the_prompt_and_the_answer_so_far_are_remembered_too() -> None:
     prompt = (*OLD[:60], *words(9, 2), *OLD[:10])
     assert proposals(recalled([], prompt))[:3] == [*OLD[10:13]]
     answer = (*OLD[100:120], 3, 2, 1, *OLD[100:112])
-    texts = recalled([], words(9, 3)).after(answer, confirmed=True)
+    texts = recalled([], words(9, 3)).commit(*answer)
     assert proposals(texts)[:4] == [*OLD[112:116]]
 
 
 def test_where_an_answer_departs_the_next_match_is_found_anew() -> None:
-    texts = recalled([OLD], OLD[:40]).after((999,), confirmed=True)
+    texts = recalled([OLD], OLD[:40]).commit(999)
     assert texts.proposed is None
-    texts = texts.after(OLD[41:49], confirmed=True)
+    texts = texts.commit(*OLD[41:49])
     assert proposals(texts)[:3] == [*OLD[49:52]]
 
 
@@ -129,11 +130,11 @@ def test_a_memory_that_is_often_wrong_falls_silent_and_comes_back() -> None:
     assert recalled([OLD], OLD[:20], hit_rates).proposed is not None
     for begin in range(30):
         text = recalled([OLD], OLD[begin : begin + 20], hit_rates)
-        text.after((999 - begin,), confirmed=True)
+        text.commit(999 - begin)
     assert recalled([OLD], OLD[:20], hit_rates).proposed is None
     for begin in range(100):
         text = recalled([OLD], OLD[begin : begin + 20], hit_rates)
-        text.after(OLD[begin + 20 : begin + 21], confirmed=True)
+        text.commit(*OLD[begin + 20 : begin + 21])
     assert recalled([OLD], OLD[:20], hit_rates).proposed is not None
 
 
@@ -155,11 +156,11 @@ def test_a_prediction_comes_first() -> None:
     )
     first = texts.after((), MODEL_RATE).proposed
     assert first is not None
-    assert (first.token_id, first.remembered) == (1, False)
+    assert (first.token_id, first.source) == (1, DraftSource.PREDICTION)
     texts.commit((OLD[30],))  # not what was predicted
     second = texts.after((), MODEL_RATE).proposed
     assert second is not None
-    assert (second.token_id, second.remembered) == (OLD[31], True)
+    assert (second.token_id, second.source) == (OLD[31], DraftSource.MEMORY)
 
 
 def test_drafts_in_flight_are_followed_once() -> None:
@@ -180,6 +181,6 @@ def test_what_is_proposed_does_not_depend_on_what_was_drafted() -> None:
     hit_rates = HitRates()
     step = recalled([OLD], OLD[:30], hit_rates)
     for token_id in OLD[30:40]:
-        step = step.after((token_id,), confirmed=True)
+        step = step.commit(token_id)
     whole = recalled([OLD], OLD[:40])
     assert proposals(step, 5) == proposals(whole, 5)

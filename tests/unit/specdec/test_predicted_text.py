@@ -22,7 +22,7 @@ def followed(
     proposer: PredictionProposer, token_ids: Sequence[int], confirmed: bool = True
 ) -> PredictionProposer:
     for token_id in token_ids:
-        proposer = proposer.after(token_id, confirmed=confirmed)
+        proposer = proposer.commit(token_id) if confirmed else proposer.after(token_id)
     return proposer
 
 
@@ -33,7 +33,7 @@ def proposals(proposer: PredictionProposer, most: int = 100) -> list[int]:
         found.append(proposed[0].token_id)
         if proposed[0].is_last:
             break
-        proposer = proposer.after(found[-1], confirmed=False)
+        proposer = proposer.after(found[-1])
     return found
 
 
@@ -98,7 +98,7 @@ def test_a_long_text_is_followed_through_many_edits() -> None:
     proposer, right = aligned(predicted), 0
     for token_id in answer:
         right += [each.token_id for each in proposer.propose()] == [token_id]
-        proposer = proposer.after(token_id, confirmed=True)
+        proposer = proposer.commit(token_id)
     assert right / len(answer) > 0.94
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tandem.core.stopping import FinishReason
 from tandem.specdec.choices import Control, Predraft, PredraftOrder, Schedule
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Drafted, DraftTask, Finish, Interrupt
+from tandem.specdec.events import Drafted, DraftTask, Interrupt
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.proposers import DraftSource
 from tandem.specdec.rounds.messages import EarlyVerdict
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
@@ -101,15 +101,6 @@ def test_what_the_drafts_in_flight_say_already_is_no_outcome(
     assert outcomes(edge) == [(position, token)] * wanted
 
 
-@pytest.mark.parametrize(("token", "wanted"), [(2, False), (1, True)])
-def test_nor_is_the_token_that_was_drafted_ahead(token: int, wanted: bool) -> None:
-    edge = in_flight(LIKELY)
-    ahead = edge.work(0.0)
-    assert ahead is not None
-    edge.drafted(ahead, [Drafted(2, PROBS, alternatives=((token, 0.5),))], 4, 0.0, 0.0)
-    assert outcomes(edge) == [(4, token)] * wanted
-
-
 @pytest.mark.parametrize(("max_tokens", "count"), [(12, 2), (4, 2), (3, 1), (2, None)])
 def test_a_branch_is_as_long_as_a_chunk_and_the_answer_allow(
     max_tokens: int, count: int | None
@@ -174,20 +165,7 @@ def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
             Drafted(1, PROBS, alternatives=((2, weight),)),
         ]
         edge.drafted(task, drafts, 3, 0.0, 0.0)
-        ahead = edge.work(0.0)
-        assert ahead is not None
-        assert ahead.guess
         assert outcomes(edge) == order
-
-
-def test_past_the_drafts_only_the_place_of_the_cloud_s_token_has_outcomes() -> None:
-    """What would follow that token is drafted already, and may not come at all."""
-    edge = in_flight(replace(LIKELY, predraft_workers=4))
-    ahead = edge.work(0.0)
-    assert ahead is not None
-    for token, runner_up in ((2, 1), (1, 0)):
-        edge.drafted(ahead, [Drafted(token, PROBS, ((runner_up, 0.5),))], 4, 0.0, 0.0)
-    assert outcomes(edge) == [(4, 1)]
 
 
 def test_a_text_that_went_on_otherwise_keeps_the_branch_that_predicted_it() -> None:
@@ -364,7 +342,7 @@ def test_no_branch_feeds_a_long_text_that_the_caller_predicted() -> None:
     edge.connect(0.0)
     task = edge.work(0.0)
     assert task is not None
-    edge.drafted(task, drafts_of(0, 1, predicted=True), 0, 0.0, 0.0)
+    edge.drafted(task, drafts_of(0, 1, source=DraftSource.PREDICTION), 0, 0.0, 0.0)
     assert edge.kv_length == 0
     expect(edge, 3, 0)
     expect(edge, 2, 1)
@@ -377,17 +355,6 @@ def test_a_prediction_hinders_no_branch_after_a_text_that_the_model_was_fed() ->
     edge = waiting(predicted=(2, 2, 2, 2))
     expect(edge, 3, 0)
     assert outcomes(edge) == [(3, 0)]
-
-
-def test_what_was_drafted_past_the_token_that_ends_the_answer_is_neither_hit_nor_miss() -> None:
-    edge = in_flight(LIKELY, ends=frozenset({2}))
-    ahead = edge.work(0.0)
-    assert ahead is not None
-    edge.drafted(ahead, [Drafted(2, PROBS)], 4, 0.0, 0.0)
-    outputs = edge.receive(verdict_of(edge, 2, outcome=2), 0.1)
-    assert outputs[-1] == Finish(FinishReason.STOP)
-    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, 0)
-    assert edge.stats.drafted == 2
 
 
 def test_runners_up_are_named_where_outcomes_are_made_of_them_and_wanted() -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.predicted_text import PredictedText
-from tandem.specdec.proposers import LEAST_REACHED, NO_TEXTS, AnswerTexts, Proposed
+from tandem.specdec.proposers import LEAST_REACHED, NO_TEXTS, AnswerTexts, DraftSource, Proposed
 
 VOCABULARY = 100
 
@@ -25,10 +26,12 @@ class LastWord:
         return self
 
     def propose(self) -> tuple[Proposed, ...]:
-        return (Proposed(self.token_id, chance=self.chance),)
+        return (Proposed(self.token_id, DraftSource.MEMORY, chance=self.chance),)
 
-    def after(self, token_id: int, *, confirmed: bool) -> LastWord:
+    def after(self, token_id: int) -> LastWord:
         return LastWord(token_id, self.chance)
+
+    commit = after
 
 
 def row(texts: AnswerTexts, most: int, rate: float = 0.0) -> list[int]:
@@ -75,3 +78,15 @@ def test_without_a_source_nothing_is_proposed() -> None:
     assert not texts.on
     assert texts.after((1, 2), 0.5) == NO_TEXTS
     assert texts.count((), 0.5, 8) == 0
+
+
+def test_what_is_drafted_teaches_a_source_nothing() -> None:
+    """Tasks on other threads go on from the same place."""
+    texts = NgramTexts.of((1, 2, 3, 1, 2), VOCABULARY)
+    before = len(texts.own), texts.hit_rates.chance(3, 1.0)
+    drafting = AnswerTexts(texts)
+    drafting.after((3, 9, 4), 0.0).row(8)
+    assert (len(texts.own), texts.hit_rates.chance(3, 1.0)) == before
+    drafting.commit((3, 9))
+    assert len(texts.own) == before[0] + 2
+    assert texts.hit_rates.chance(3, 1.0) != before[1]

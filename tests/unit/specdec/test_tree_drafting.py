@@ -14,6 +14,7 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, Drafted, DraftTask, EdgeOutput, Interrupt
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Committed, Drafts, Open, Work
+from tandem.specdec.proposers import DraftSource
 from tandem.specdec.rounds.tree_drafting import TreeGrowth
 from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
 from tests.virtual_time.cases import preset, tree
@@ -125,7 +126,7 @@ def test_a_remembered_branch_was_not_fed_and_leaves_no_path() -> None:
     assert task is not None
     drafts = [
         replace(drafted, parent=index - 1)
-        for index, drafted in enumerate(drafts_of(0, 1, remembered=True))
+        for index, drafted in enumerate(drafts_of(0, 1, source=DraftSource.MEMORY))
     ]
     edge.drafted(task, drafts, task.keep, 0.0, 0.0)
     assert edge.kv_length == task.keep == 0
