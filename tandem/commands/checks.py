@@ -52,5 +52,8 @@ def index_checks(folders: Sequence[Path]) -> list[Check]:
 def _verify(folder: Path) -> str:
     from tandem.index.sqlite_store import verify_folder
 
-    size = verify_folder(folder)
-    return f"{size.documents} documents, {size.texts} texts, {size.bytes} bytes, all as written"
+    stored = verify_folder(folder)
+    return (
+        f"{stored.documents} documents, {stored.texts} texts, {stored.snapshot_bytes} bytes,"
+        " all as written"
+    )

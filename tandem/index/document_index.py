@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -30,9 +30,17 @@ from tandem.index.owners import (
     check_owner,
     check_quota,
 )
-from tandem.index.records import Content, Document, Hit, IndexStats, Outcome, Vectors
+from tandem.index.records import (
+    Content,
+    Document,
+    Hit,
+    IndexStats,
+    Outcome,
+    RankingOutdated,
+    Vectors,
+)
 from tandem.index.reranking import Reranker
-from tandem.index.searcher import RankingOutdated, Searcher, SearchMode
+from tandem.index.searcher import SearchMode, candidates, ranked
 from tandem.index.store import IndexStore, Manifest
 from tandem.index.text_roles import SAME_ROLES, TextRoles
 
@@ -41,11 +49,11 @@ MAX_HITS = 200
 MAX_LISTED = 1000
 RERANKED = 30
 """Hits that a re-ranker judges, unless more are asked for."""
+UNKNOWN_SHARE = 1 / 3
+"""Of a query's tokens that the embedding model may not know; with more, words alone count."""
 MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
 OUTDATED_PAUSE_S = 0.001
-VECTORS_FOLDER = "vectors"
-"""In the folder of an index: what makes search of many vectors fast. May be deleted at any time."""
 EMBEDDED_AT_ONCE = 8
 """Chunks or texts of one step: some hundred milliseconds with MiniLM on one core."""
 
@@ -289,7 +297,6 @@ class DocumentIndex:
         self._reranker = reranker
         self._chunking = chunking
         self._writing = threading.Lock()  # one change at a time, from plan to disk
-        self._following = threading.Lock()
         self.manifest = Manifest(
             LEXICAL if embedder is None else embedder.name,
             0 if embedder is None else embedder.dimension,
@@ -297,14 +304,6 @@ class DocumentIndex:
             chunking.overlap_tokens,
         )
         self._store = _open_store(place, self.manifest)
-        kept = place / VECTORS_FOLDER if isinstance(place, Path) else None
-        self._searcher = Searcher(self._store, self.manifest.dimension, kept)
-        try:
-            self._follow()
-            self._store.watch(self._follow)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def reranker_name(self) -> str:
@@ -344,7 +343,6 @@ class DocumentIndex:
                     puts=puts, contents=contents, removed=(), owner=owner, quota=quota
                 ):
                     break
-            self._follow()
         return outcomes
 
     def preparation(self, documents: Sequence[Document]) -> Preparation:
@@ -369,7 +367,6 @@ class DocumentIndex:
             hashes = self._store.hashes(document_ids, owner)
             if hashes:
                 self._store.commit(puts={}, contents=(), removed=hashes, owner=owner)
-                self._follow()
         return [document_id in hashes for document_id in document_ids]
 
     def listed(self, owner: str, after: str = "", count: int = MAX_LISTED) -> list[ListedDocument]:
@@ -406,11 +403,20 @@ class DocumentIndex:
         self._check_search(query, count, mode, rerank)
         check_owner(tenant)
         vector = None
-        if self._embedder and mode is not SearchMode.LEXICAL and self._searcher.visible(tenant):
+        if self._embedder and (mode is SearchMode.DENSE or self._reads(query, mode)):
             vector = self._embedder.embed_questions([query])[0]
         most = max(count, RERANKED) if rerank else count
         hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
+
+    def _reads(self, query: str, mode: SearchMode) -> bool:
+        """Return whether the query's vector says what it asks. One of a script that the model does
+        not know is near to all that it does not know either."""
+        if self._embedder is None or mode is SearchMode.LEXICAL:
+            return False
+        (ids,) = self._embedder.token_ids([query])
+        unknown = sum(each == self._embedder.unknown_id for each in ids)
+        return unknown <= UNKNOWN_SHARE * len(ids)
 
     def foreign_token_ids(self, inputs: Sequence[Sequence[int]]) -> list[int]:
         """Return the places of those token ids that are not in the marks of the embedding model's
@@ -432,26 +438,12 @@ class DocumentIndex:
         return self._embedder
 
     def stats(self) -> IndexStats:
-        """Return how much is stored now. Does not wait for the disk."""
-        size = self._store.size()
-        return IndexStats(
-            documents=size.documents,
-            texts=size.texts,
-            chunks=len(self._searcher),
-            log_bytes=size.pending_bytes,
-            snapshot_bytes=size.bytes,
-            generation=size.generation,
-            dense=self._searcher.dense_kind,
-        )
+        """Return how much is stored now."""
+        return self._store.stats()
 
     def texts(self, owner: str = OPERATOR) -> dict[str, str]:
         documents = self._store.documents(owner=owner)
         return {name: content.text for name, content in documents}
-
-    def contents(self) -> list[Content]:
-        """Return every text that is stored, once for each collection that has it."""
-        everybodys = self._store.documents(owner=None)
-        return list({content.content_hash: content for _, content in everybodys}.values())
 
     def chunk_counts(self) -> dict[str, int]:
         """Return the number of chunks of each of the operator's documents."""
@@ -478,32 +470,40 @@ class DocumentIndex:
             self._store.compact()
 
     def wait_until_built(self) -> None:
-        self._searcher.wait_until_built()
+        self._store.wait_until_built()
 
     def close(self) -> None:
         with self._writing:
             self._store.close()
-            self._searcher.close()
-
-    def _follow(self) -> None:
-        with self._following:
-            self._searcher.follow()
 
     def _searched(
         self, query: str, vector: Vectors | None, count: int, mode: SearchMode, tenant: str
     ) -> list[Hit]:
-        """Return hits of a ranking that knows every chunk it found: between a commit and the
-        ranking's following it, an updated document would have neither its old text nor its new
-        one."""
+        """Return hits of one state of the store: where a change overtook the search, an updated
+        document would have neither its old text nor its new one."""
+        words = "" if mode is SearchMode.DENSE else query
         for tries in range(MOST_OUTDATED):
             try:
-                return self._searcher.search(
-                    query=query, vector=vector, count=count, mode=mode, tenant=tenant
-                )
+                found = self._store.find(words, vector, candidates(count), tenant)
+                ranking = ranked(found)[:count]
+                chunks = self._store.chunks([number for number, _ in ranking])
             except RankingOutdated:
                 # Longer each time: whoever commits may wait for this very thread.
                 time.sleep(tries * OUTDATED_PAUSE_S)
-                self._follow()
+                continue
+            dense_rank = {number: rank for rank, number in enumerate(found.nearest, 1)}
+            lexical_rank = {number: rank for rank, number in enumerate(found.coverage, 1)}
+            return [
+                Hit(
+                    **asdict(chunks[number]),
+                    score=score,
+                    similarity=found.similarity.get(number),
+                    dense_rank=dense_rank.get(number),
+                    lexical_rank=lexical_rank.get(number),
+                    coverage=found.coverage.get(number),
+                )
+                for number, score in ranking
+            ]
         raise Unavailable("the documents change faster than they can be searched; try again")
 
     def _plan(

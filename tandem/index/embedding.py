@@ -53,6 +53,10 @@ class Embedder(Protocol):
         """Token ids are 0 <= id < vocabulary_size."""
 
     @property
+    def unknown_id(self) -> int | None:
+        """The token for what the vocabulary does not have; None where it has everything."""
+
+    @property
     def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The tokens before and after every text."""
 

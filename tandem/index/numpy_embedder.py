@@ -44,6 +44,7 @@ class NumpyEmbedder:
         self._longest = min(folder.max_length or self._encoder.longest, self._encoder.longest)
         self.dimension = self._encoder.hidden_size
         self.vocabulary_size = int(folder.config["vocab_size"])
+        self.unknown_id = self._tokenizer.token_to_id("[UNK]")
 
     @cached_property
     def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

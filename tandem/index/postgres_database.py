@@ -1,5 +1,4 @@
-"""The tables of documents on a PostgreSQL server: made, brought to the newest version, their errors
-named."""
+"""The tables of documents on a PostgreSQL server: made, compared, their errors named."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import PoolTimeout
 
-from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from tandem.index.records import FolderDamaged, FolderMismatch
 from tandem.index.store import Manifest, row_checksum
 
@@ -20,39 +19,30 @@ Connection = psycopg.Connection[Any]
 TIMEOUT_S = 10.0
 _LOCK = 0x7464_6D31
 
-MIGRATIONS: list[tuple[str, ...]] = [
-    (
-        """CREATE TABLE tandem_content (
-            first bigint PRIMARY KEY, hash text NOT NULL UNIQUE,
-            title bytea NOT NULL, text bytea NOT NULL, spans bytea NOT NULL,
-            text_checksum bigint NOT NULL,
-            vectors bytea NOT NULL, vectors_checksum bigint NOT NULL
-        )""",
-        """CREATE TABLE tandem_document (
-            seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE,
-            content bigint NOT NULL REFERENCES tandem_content (first), checksum bigint NOT NULL
-        )""",
-        "CREATE INDEX tandem_document_by_content ON tandem_document (content, seq)",
-        """CREATE TABLE tandem_chunk (
-            number bigint PRIMARY KEY, words tsvector NOT NULL,
-            content bigint NOT NULL REFERENCES tandem_content (first) ON DELETE CASCADE
-        )""",
-        "CREATE INDEX tandem_chunk_by_content ON tandem_chunk (content)",
-        "CREATE INDEX tandem_chunk_words ON tandem_chunk USING gin (words) WITH (fastupdate = off)",
-        # What processes that have it in memory are to forget.
-        "CREATE TABLE tandem_gone (first bigint PRIMARY KEY, generation bigint NOT NULL)",
-        "CREATE INDEX tandem_gone_by_generation ON tandem_gone (generation)",
-    ),
-    (
-        # A name is unique with its owner.
-        "ALTER TABLE tandem_document ADD COLUMN owner text NOT NULL DEFAULT ''",
-        "ALTER TABLE tandem_document DROP CONSTRAINT tandem_document_id_key",
-        "ALTER TABLE tandem_document ADD CONSTRAINT tandem_document_owned UNIQUE (owner, id)",
-        # Who may find a chunk, as `Collection.name` has it.
-        "ALTER TABLE tandem_chunk ADD COLUMN collection text NOT NULL DEFAULT ''",
-    ),
-]
-"""What leads from each version of the schema to the next. Add to the end only."""
+VERSION = 3
+_TABLES = (
+    """CREATE TABLE tandem_content (
+        first bigint PRIMARY KEY, hash text NOT NULL UNIQUE,
+        title bytea NOT NULL, text bytea NOT NULL, spans bytea NOT NULL, checksum bigint NOT NULL
+    )""",
+    """CREATE TABLE tandem_document (
+        seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, owner text NOT NULL, id text NOT NULL,
+        content bigint NOT NULL REFERENCES tandem_content (first), checksum bigint NOT NULL,
+        UNIQUE (owner, id)
+    )""",
+    "CREATE INDEX tandem_document_by_content ON tandem_document (content, seq)",
+    # `collection`: who may find a chunk, as `Collection.name` has it.
+    """CREATE TABLE tandem_chunk (
+        number bigint PRIMARY KEY, collection text NOT NULL, words tsvector NOT NULL,
+        content bigint NOT NULL REFERENCES tandem_content (first) ON DELETE CASCADE
+    )""",
+    "CREATE INDEX tandem_chunk_by_content ON tandem_chunk (content)",
+    "CREATE INDEX tandem_chunk_by_collection ON tandem_chunk (collection)",
+    "CREATE INDEX tandem_chunk_words ON tandem_chunk USING gin (words) WITH (fastupdate = off)",
+    "CREATE TABLE tandem_collection (name text PRIMARY KEY, chunks bigint NOT NULL)",
+)
+MOST_INDEXED_NUMBERS = 2000
+"""Numbers of a vector up to which pgvector's index takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +89,44 @@ def errors_of(place: str) -> Iterator[None]:
 
 
 def settle(database: Connection, manifest: Manifest, place: str) -> None:
-    """Bring the tables to the newest version, and compare what they were made with."""
+    """Create the tables where there are none, and compare what they were made with."""
     take_turn(database)
     database.execute(
         "CREATE TABLE IF NOT EXISTS tandem_meta"
         " (key text PRIMARY KEY, value text NOT NULL, checksum bigint NOT NULL)"
     )
-    empty = not database.execute("SELECT 1 FROM tandem_meta").fetchall()
-    version = 0 if empty else int(read_meta(database, "version", place))
-    if version > len(MIGRATIONS):
-        why = f"is of version {version}, this program supports up to {len(MIGRATIONS)}"
-        raise FolderMismatch(f"{place}: {why}")
-    for statement in (one for statements in MIGRATIONS[version:] for one in statements):
-        database.execute(statement)
-    write_meta(database, "version", str(len(MIGRATIONS)))
-    if empty:
+    if not database.execute("SELECT 1 FROM tandem_meta").fetchall():
+        for statement in (*_TABLES, *_vector_statements(manifest.dimension, place, database)):
+            database.execute(statement)
+        write_meta(database, "version", str(VERSION))
         write_meta(database, "manifest", manifest.to_json())
         write_state(database, State())
+    if (version := int(read_meta(database, "version", place))) != VERSION:
+        why = f"is of version {version}, this program reads version {VERSION}"
+        raise FolderMismatch(f"{place}: {why}; put the documents into another database")
     Manifest(**json.loads(read_meta(database, "manifest", place))).check_wanted(manifest, place)
+
+
+def _vector_statements(dimension: int, place: str, database: Connection) -> list[str]:
+    """Return what makes room for vectors. The operator's are found by pgvector's graph, in which
+    are no others, so that no tenant's documents decide what it finds; those of a tenant are few,
+    and all compared. Raises FailedPrecondition where the server has no pgvector."""
+    if not dimension:
+        return []
+    known = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+    if not database.execute(known).fetchall():
+        why = "the server lacks the extension 'vector' (pgvector), which embeddings need"
+        raise FailedPrecondition(f"{place}: {why}; install it, or use --embedding lexical")
+    statements = [
+        "CREATE EXTENSION IF NOT EXISTS vector",
+        f"ALTER TABLE tandem_chunk ADD COLUMN vector vector({dimension}) NOT NULL",
+    ]
+    if dimension <= MOST_INDEXED_NUMBERS:
+        statements.append(
+            "CREATE INDEX tandem_chunk_vectors ON tandem_chunk"
+            " USING hnsw (vector vector_ip_ops) WHERE collection = ''"
+        )
+    return statements
 
 
 def take_turn(database: Connection) -> None:

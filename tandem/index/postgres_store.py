@@ -1,26 +1,24 @@
 """Documents on a PostgreSQL server, which several processes share.
 
-Writers take turns behind an advisory lock, so chunk numbers and generations rise in the order of
-commits; readers ask for what came after the last they have seen. Words are ranked by the server.
-Invariant: no number is used twice, by any process.
+The server has all of it, and finds chunks by words (`tsvector`) and by vectors (pgvector): no
+process loads documents or follows others. Writers take turns behind an advisory lock, so chunk
+numbers rise in the order of commits. Invariant: no number is used twice, by any process.
 """
 
-import threading
+from __future__ import annotations
+
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from tandem.core.errors import InvalidArgument, TandemError
-from tandem.index.known_texts import KnownTexts
-from tandem.index.lexical import COMMON_SHARE, FEW_SCORED, MOST_SCORED, words_of
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.index.owners import (
     OPERATOR,
-    OPERATORS,
     Collection,
     DocumentQuota,
     ListedDocument,
@@ -39,53 +37,47 @@ from tandem.index.postgres_database import (
     take_turn,
     write_state,
 )
-from tandem.index.records import Content, FolderDamaged
+from tandem.index.records import Content, FolderDamaged, IndexStats, RankingOutdated, Vectors
 from tandem.index.store import (
-    Change,
+    Found,
     Manifest,
-    Numbered,
     StoredChunk,
-    StoredText,
-    StoreSize,
-    changes_of,
     check_owned,
     checked_content,
-    checked_text,
     document_checksum,
+    numbered_chunks,
     room_of,
+    stored_chunk,
     text_row,
-    vector_row,
 )
-from tandem.telemetry.logging import get_logger
+from tandem.index.words import (
+    COMMON_SHARE,
+    FEW_SCORED,
+    MOST_SCORED,
+    query_words,
+    words_of,
+)
 
-log = get_logger(__name__)
-
-_CHANNEL = "tandem_documents"
 _CONNECTIONS = 8
-_POLL_S = 30.0
-"""How often a watcher looks for changes that no notification told of."""
-_LOOK_S = 0.5
-"""How soon a watcher notices that it is to end."""
-_RETRY_S = 2.0
-"""How long a watcher waits before it connects again."""
-_LOADED_TOGETHER = 256
-_LONGEST_WORD = 256
+_STATS_TIMEOUT_S = 1.0
+"""Metrics that are asked for meanwhile have others to tell."""
+_NEAREST_IN_GRAPH = 200
+"""Candidates that a search of the graph keeps: finds 0.95 and more of the true nearest."""
 _LAST_PLACE = 16_383
 """The last position of a word that a tsvector can hold."""
 _MOST_PLACES = 255
 """The most positions of one word that a tsvector holds."""
 
-_TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
-_CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
+_TEXT_COLUMNS = "hash, title, text, spans, tandem_content.checksum"
 _OWNED = "FROM tandem_document JOIN tandem_content ON content = first WHERE owner = %(owner)s"
 _SIZE = "octet_length(title) + octet_length(text)"
 """As quotas count a document."""
-_TABLES = "'tandem_content', 'tandem_document', 'tandem_chunk', 'tandem_gone'"
+_TABLES = "'tandem_content', 'tandem_document', 'tandem_chunk'"
 
 _RANK = """
 WITH counted AS MATERIALIZED (
     SELECT word, (
-        SELECT count(*) FROM tandem_chunk
+        SELECT count(*)::float8 FROM tandem_chunk
         WHERE words @@ word::tsquery AND collection = ANY(%(visible)s)
     ) AS frequency
     FROM unnest(%(words)s::text[]) AS word
@@ -103,7 +95,7 @@ WITH counted AS MATERIALIZED (
 )
 SELECT number, sum(rarity) / (
     (SELECT sum(rarity) FROM telling)
-    + (SELECT count(*) FROM counted WHERE frequency = 0) * ln(1 + (%(chunks)s + 0.5) / 0.5)
+    + (SELECT count(*) FROM counted WHERE frequency = 0) * ln(1 + (%(chunks)s::float8 + 0.5) / 0.5)
 )
 FROM telling CROSS JOIN LATERAL (
     SELECT number, ts_rank(words, word, 1) AS weight FROM tandem_chunk
@@ -113,9 +105,23 @@ GROUP BY number ORDER BY sum(weight * rarity) DESC, number LIMIT %(count)s
 """
 """A chunk's sum over the words of ts_rank, which grows with how often the word is there, times the
 word's inverse document frequency, which PostgreSQL's own ranking leaves out. Chunks that the tenant
-may not find are neither ranked nor counted. Common words are left
-out as in a folder (`lexical`); how much of the query a chunk covers is counted as there."""
+may not find are neither ranked nor counted. Common words are left out as in a folder
+(`words.telling`); how much of the query a chunk covers is counted as there."""
 _LIMITS = {"few_scored": FEW_SCORED, "most_scored": MOST_SCORED, "common_share": COMMON_SHARE}
+_NEAREST = """
+(
+    SELECT number FROM tandem_chunk WHERE collection = '' AND '' = ANY(%(visible)s)
+    ORDER BY vector <#> %(vector)s::real[]::vector LIMIT %(count)s
+) UNION ALL (
+    SELECT number FROM tandem_chunk WHERE collection <> '' AND collection = ANY(%(visible)s)
+    ORDER BY (vector <#> %(vector)s::real[]::vector) + 0 LIMIT %(count)s
+)
+"""
+"""pgvector's `<#>` is the negative inner product; a sum of it is in no index."""
+_SIMILARITIES = """
+SELECT number, -(vector <#> %(vector)s::real[]::vector) FROM tandem_chunk
+WHERE number = ANY(%(numbers)s)
+"""
 
 
 class PostgresStore:
@@ -123,9 +129,8 @@ class PostgresStore:
 
     def __init__(self, dsn: str, manifest: Manifest) -> None:
         """Open the store in the database at `dsn`. Raises FolderMismatch, FolderDamaged,
-        Unavailable, or InvalidArgument("dsn")."""
+        Unavailable, FailedPrecondition without pgvector, or InvalidArgument("dsn")."""
         self.manifest = manifest
-        self._dsn = dsn
         self._place = place_of(dsn)
         self._pool = ConnectionPool(
             dsn,
@@ -137,15 +142,10 @@ class PostgresStore:
             kwargs={"autocommit": True, "connect_timeout": int(TIMEOUT_S)},
             open=True,
         )
-        self._known = KnownTexts()  # that `changes` told of
-        self._chunks: Counter[Collection] = Counter()
-        self._bytes = 0
-        self._seen = State()
-        self._watcher: threading.Thread | None = None
-        self._closing = threading.Event()
         try:
             with self._transaction() as database:
                 settle(database, manifest, self._place)
+            self._stats = self._measured()
         except BaseException:
             self._pool.close()
             raise
@@ -193,7 +193,7 @@ class PostgresStore:
             _put_all(database, owner, {name: first_of[key] for name, key in puts.items()})
             if quota is not None:
                 check_quota(owner, quota, before, _usage(database, owner))
-            gone = _delete_unmeant(database, {row[0] for row in left}, state.generation + 1)
+            gone = _delete_unmeant(database, {row[0] for row in left})
             state = State(
                 next=state.next,
                 generation=state.generation + 1,
@@ -201,78 +201,51 @@ class PostgresStore:
                 texts=state.texts - gone,
             )
             write_state(database, state)
-            database.execute("SELECT pg_notify(%s, '')", [_CHANNEL])
             return True
         return False
 
-    def changes(self) -> Iterator[Change]:
+    def find(self, query: str, vector: Vectors | None, count: int, tenant: str = OPERATOR) -> Found:
         with self._transaction() as database:
-            # One snapshot, however long it takes to read it.
             database.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            state = read_state(database, self._place)
-            if state == self._seen:
-                return
-            rows = database.execute(
-                "SELECT first FROM tandem_gone WHERE generation > %s", [self._seen.generation]
-            )
-            known = {first: self._known.pop(first) for (first,) in rows}
-            gone = {first: text for first, text in known.items() if text is not None}
-            for collection, count in gone.values():
-                self._chunks[collection] -= count
-            # What is new first: a document that moves to another collection stays found.
-            while group := self._contents_from(database, self._seen.next):
-                for first, content in group:
-                    self._known.add(first, content.collection, len(content.spans))
-                    self._chunks[content.collection] += len(content.spans)
-                self._seen = replace(self._seen, next=group[-1][0] + 1)
-                yield from changes_of(group, {}, self.manifest.dimension)
-            yield from changes_of([], gone, self.manifest.dimension)
-            sizes = f"SELECT sum(pg_total_relation_size(t)) FROM unnest(ARRAY[{_TABLES}]) AS t"
-            self._bytes = int(database.execute(sizes).fetchall()[0][0])
-            self._seen = state
-
-    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        words = [f"'{word[:_LONGEST_WORD]}'" for word in dict.fromkeys(words_of(query))]
-        if not words or count < 1:
-            return []
-        # What others shared is known from `changes`, which another thread may read meanwhile.
-        seen = self._chunks.copy()
-        always = {OPERATORS, Collection.of(tenant), Collection.of(tenant, shared=True)}
-        visible = always | {collection for collection in seen if collection.visible_to(tenant)}
-        values = {
-            "words": words,
-            "chunks": sum(seen[collection] for collection in visible),
-            "visible": [collection.name for collection in visible],
-            "count": count,
-            **_LIMITS,
-        }
-        return [(number, float(covered)) for number, covered in self._select(_RANK, values)]
+            visible = _visible(database, tenant)
+            values: dict[str, Any] = {"count": count, "visible": list(visible)}
+            nearest: list[int] = []
+            similarity: dict[int, float] = {}
+            words = query_words(query)
+            coverage: dict[int, float] = {}
+            if words:
+                values |= {"words": list(map(_quoted, words)), "chunks": sum(visible.values())}
+                coverage = dict(database.execute(_RANK, values | _LIMITS).fetchall())
+            if vector is not None:
+                values["vector"] = vector.tolist()
+                kept = max(_NEAREST_IN_GRAPH, count)
+                database.execute(f"SET LOCAL hnsw.ef_search = {min(1000, kept)}")
+                proposed = [number for (number,) in database.execute(_NEAREST, values)]
+                values["numbers"] = [*proposed, *coverage]
+                similarity = dict(database.execute(_SIMILARITIES, values).fetchall())
+                nearest = sorted(proposed, key=lambda each: (-similarity[each], each))[:count]
+        return Found(nearest, similarity, coverage)
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
-        statement = "SELECT number, content, collection FROM tandem_chunk WHERE number = ANY(%s)"
-        hits = self._select(statement, [list(numbers)])
+        wanted = list(numbers)
         rows = self._select(
-            f"SELECT DISTINCT ON (first) first, owner, id, checksum, {_TEXT_COLUMNS}"
-            " FROM tandem_content"
-            " JOIN tandem_document ON content = first WHERE first = ANY(%s) ORDER BY first, seq",
-            [list({content for _, content, _ in hits})],
+            f"SELECT DISTINCT ON (number) number, collection, first, owner, id,"
+            f" tandem_document.checksum, {_TEXT_COLUMNS} FROM tandem_chunk"
+            " JOIN tandem_content ON tandem_chunk.content = first"
+            " JOIN tandem_document ON tandem_document.content = first"
+            " WHERE number = ANY(%s) ORDER BY number, seq",
+            [wanted],
         )
-        texts: dict[int, StoredText] = {}
-        collections: dict[int, str] = {}
-        for first, owner, document_id, checksum, *row in rows:
-            self._check_document(owner, document_id, first, checksum)
-            title, text, spans = checked_text(row, self._place)
-            check_owned(owner, row[0], self._place)
-            texts[first] = StoredText(
-                owner=owner, document_id=document_id, title=title, text=text, spans=spans
-            )
-            collections[first] = collection_of(row[0]).name
         chunks: dict[int, StoredChunk] = {}
-        for number, first, collection in hits:
-            if first in texts:
-                if collection != collections[first]:
-                    raise FolderDamaged(f"{self._place}: the chunk {number} has another owner")
-                chunks[number] = texts[first].chunk(number - first)
+        for number, collection, first, owner, document_id, checksum, *row in rows:
+            self._check_document(owner, document_id, first, checksum)
+            content = checked_content(row, self.manifest.dimension, self._place)
+            check_owned(owner, content.content_hash, self._place)
+            if collection != content.collection.name:
+                raise FolderDamaged(f"{self._place}: the chunk {number} has another owner")
+            chunks[number] = stored_chunk(content, number - first, owner, document_id)
+        if len(chunks) < len(wanted):
+            raise RankingOutdated("a chunk is gone")
         return chunks
 
     def documents(
@@ -287,10 +260,10 @@ class PostgresStore:
             "SELECT owner, id, content, checksum FROM tandem_document"
             f" WHERE {' AND '.join(conditions)} ORDER BY seq"
         )
-        contents = f"SELECT {_CONTENT_COLUMNS} FROM tandem_content WHERE first = %s"
+        contents = f"SELECT {_TEXT_COLUMNS} FROM tandem_content WHERE first = %s"
         for whose, document_id, first, checksum in self._select(statement, values):
             self._check_document(whose, document_id, first, checksum)
-            for _, *row in self._select(contents, [first]):
+            for row in self._select(contents, [first]):
                 yield document_id, checked_content(row, self.manifest.dimension, self._place)
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
@@ -307,92 +280,52 @@ class PostgresStore:
         with self._transaction() as database:
             return _usage(database, owner)
 
-    def size(self) -> StoreSize:
-        seen = self._seen
-        return StoreSize(
-            documents=seen.documents,
-            texts=seen.texts,
-            bytes=self._bytes,
-            pending_bytes=0,
-            generation=seen.generation,
-        )
+    def stats(self) -> IndexStats:
+        """Return how much is stored now; while the server cannot be reached, what it was."""
+        with suppress(Unavailable):
+            self._stats = self._measured()
+        return self._stats
 
     def compact(self) -> None:
         with errors_of(self._place), self._pool.connection() as database:
-            for table in ("tandem_content", "tandem_document", "tandem_chunk", "tandem_gone"):
+            for table in ("tandem_content", "tandem_document", "tandem_chunk"):
                 database.execute(f"VACUUM {table}")
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        self._watcher = threading.Thread(
-            target=self._watch, args=(changed,), name="documents-watch", daemon=True
-        )
-        self._watcher.start()
+    def wait_until_built(self) -> None:
+        """Do nothing: the server builds as it stores."""
 
     def close(self) -> None:
-        self._closing.set()
-        if self._watcher is not None:
-            self._watcher.join()
         self._pool.close()
 
-    def _watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` on each announced commit, after a while without, and once reconnected."""
-        while not self._closing.is_set():
-            try:
-                with psycopg.connect(self._dsn, autocommit=True) as database:
-                    database.execute(f"LISTEN {_CHANNEL}")
-                    self._watch_one(database, changed)
-            except (psycopg.Error, TandemError) as error:
-                log.warning("other writers are not followed", reason=str(error).strip())
-                self._closing.wait(_RETRY_S)
-
-    def _watch_one(self, database: Connection, changed: Callable[[], None]) -> None:
-        changed()
-        waited_s = 0.0
-        while not self._closing.is_set():
-            announced = list(database.notifies(timeout=_LOOK_S, stop_after=1))
-            waited_s += _LOOK_S
-            if announced or waited_s >= _POLL_S:
-                changed()
-                waited_s = 0.0
+    def _measured(self) -> IndexStats:
+        with self._transaction(_STATS_TIMEOUT_S) as database:
+            state = read_state(database, self._place)
+            chunks = "SELECT coalesce(sum(chunks), 0)::bigint FROM tandem_collection"
+            sizes = "SELECT sum(pg_total_relation_size(t))::bigint"
+            sizes += f" FROM unnest(ARRAY[{_TABLES}]) AS t"
+            return IndexStats(
+                documents=state.documents,
+                texts=state.texts,
+                chunks=database.execute(chunks).fetchall()[0][0],
+                log_bytes=0,
+                snapshot_bytes=database.execute(sizes).fetchall()[0][0],
+                generation=state.generation,
+                dense="hnsw" if self.manifest.dimension else "none",
+            )
 
     def _insert(self, database: Connection, state: State, contents: Sequence[Content]) -> State:
-        """Insert the contents that are not there yet, with their words."""
+        """Insert the contents that are not there yet, with their words and vectors."""
         for content in contents:
             first = state.next
-            row = (first, *text_row(content), *vector_row(content, self.manifest.dimension))
-            places = ", ".join(["%s"] * len(row))
             inserted = database.execute(
-                f"INSERT INTO tandem_content ({_CONTENT_COLUMNS}) VALUES ({places})"
-                " ON CONFLICT (hash) DO NOTHING",
-                row,
+                "INSERT INTO tandem_content (first, hash, title, text, spans, checksum)"
+                " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (hash) DO NOTHING",
+                [first, *text_row(content)],
             ).rowcount
             if inserted:
                 state = replace(state, next=first + room_of(content), texts=state.texts + 1)
-                chunks = [
-                    (
-                        first + chunk,
-                        first,
-                        content.collection.name,
-                        _tsvector(content.indexed_chunk(chunk)),
-                    )
-                    for chunk in range(len(content.spans))
-                ]
-                database.cursor().executemany(
-                    "INSERT INTO tandem_chunk (number, content, collection, words)"
-                    " VALUES (%s, %s, %s, %s)",
-                    chunks,
-                )
+                _insert_chunks(database, first, content)
         return state
-
-    def _contents_from(self, database: Connection, first: int) -> list[Numbered]:
-        rows = database.execute(
-            f"SELECT {_CONTENT_COLUMNS} FROM tandem_content WHERE first >= %s"
-            f" ORDER BY first LIMIT {_LOADED_TOGETHER}",
-            [first],
-        ).fetchall()
-        place = self._place
-        dimension = self.manifest.dimension
-        return [(first, checked_content(row, dimension, place)) for first, *row in rows]
 
     def _check_document(self, owner: str, document_id: str, first: int, checksum: int) -> None:
         if document_checksum(owner, document_id, first) != checksum:
@@ -403,14 +336,48 @@ class PostgresStore:
             return database.execute(statement, values).fetchall()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        with errors_of(self._place), self._pool.connection() as database, database.transaction():
+    def _transaction(self, timeout_s: float = TIMEOUT_S) -> Iterator[Connection]:
+        connection = self._pool.connection(timeout_s)
+        with errors_of(self._place), connection as database, database.transaction():
             yield database
 
 
 def _configure(database: Connection) -> None:
     """Turn off just-in-time compilation: searches take less time than compiling them would."""
     database.execute("SET jit = off")
+
+
+def _visible(database: Connection, tenant: str) -> dict[str, int]:
+    """Return the names of the collections with chunks that `tenant` may find, and how many."""
+    rows = database.execute("SELECT name, chunks FROM tandem_collection WHERE chunks > 0")
+    return {name: count for name, count in rows if Collection.named(name).visible_to(tenant)}
+
+
+def _insert_chunks(database: Connection, first: int, content: Content) -> None:
+    collection = content.collection.name
+    chunks = [
+        (number, collection, _tsvector(text), first)
+        for number, text in numbered_chunks(first, content)
+    ]
+    columns = "number, collection, words, content"
+    places = "%s, %s, %s, %s"
+    rows: list[tuple[object, ...]] = [*chunks]
+    if content.vectors.shape[1]:
+        columns += ", vector"
+        places += ", %s::real[]::vector"
+        vectors = content.vectors.tolist()
+        rows = [(*row, vector) for row, vector in zip(chunks, vectors, strict=True)]
+    statement = f"INSERT INTO tandem_chunk ({columns}) VALUES ({places})"
+    database.cursor().executemany(statement, rows)
+    _count(database, collection, len(rows))
+
+
+def _count(database: Connection, collection: str, chunks: int) -> None:
+    database.execute(
+        "INSERT INTO tandem_collection AS counted (name, chunks) VALUES (%s, %s)"
+        " ON CONFLICT (name) DO UPDATE SET chunks = counted.chunks + excluded.chunks",
+        [collection, chunks],
+    )
 
 
 def _put_all(database: Connection, owner: str, first_of: Mapping[str, int]) -> None:
@@ -431,18 +398,18 @@ def _usage(database: Connection, owner: str) -> OwnerUsage:
     return OwnerUsage(*row)
 
 
-def _delete_unmeant(database: Connection, firsts: Iterable[int], generation: int) -> int:
+def _delete_unmeant(database: Connection, firsts: Iterable[int]) -> int:
     """Delete those of these contents that no document refers to any more. Return how many were
     deleted."""
-    gone = database.execute(
-        "DELETE FROM tandem_content WHERE first = ANY(%s)"
-        " AND NOT EXISTS (SELECT 1 FROM tandem_document WHERE content = first) RETURNING first",
-        [list(firsts)],
-    ).fetchall()
-    database.cursor().executemany(
-        "INSERT INTO tandem_gone (first, generation) VALUES (%s, %s)",
-        [(first, generation) for (first,) in gone],
+    meant = "SELECT content FROM tandem_document WHERE content = ANY(%s)"
+    wanted = {*firsts}
+    gone = list(wanted - {row[0] for row in database.execute(meant, [list(wanted)])})
+    chunks = database.execute(
+        "DELETE FROM tandem_chunk WHERE content = ANY(%s) RETURNING collection", [gone]
     )
+    for collection, count in Counter(name for (name,) in chunks).items():
+        _count(database, collection, -count)
+    database.execute("DELETE FROM tandem_content WHERE first = ANY(%s)", [gone])
     return len(gone)
 
 
@@ -456,6 +423,10 @@ def _tsvector(text: str) -> str:
     alike."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, word in enumerate(words_of(text), 1):
-        places[word[:_LONGEST_WORD]].append(min(place, _LAST_PLACE))
+        places[word].append(min(place, _LAST_PLACE))
     kept = {word: ",".join(map(str, numbers[:_MOST_PLACES])) for word, numbers in places.items()}
-    return " ".join(f"'{word}':{numbers}" for word, numbers in kept.items())
+    return " ".join(f"{_quoted(word)}:{numbers}" for word, numbers in kept.items())
+
+
+def _quoted(word: str) -> str:
+    return f"'{word}'"

@@ -66,7 +66,7 @@ class Document:
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
     """A text as it is indexed: `spans` are its chunks, `vectors` (chunks, dimension) theirs; the
-    dimension is 0 without an embedding model."""
+    dimension is 0 without an embedding model. Of a stored content there are no vectors."""
 
     content_hash: str
     title: str
@@ -128,10 +128,11 @@ class IndexStats:
     log_bytes: int
     """Durable, but not yet in the database's main file."""
     snapshot_bytes: int
-    """Of the database's main file."""
+    """Of the database's main file, or of a server's tables."""
     generation: int
     dense: str
-    """`flat`, `ivf`, or `none` without an embedding model."""
+    """How vectors are found: `flat`, `ivf`, on a server `hnsw`; `none` without an embedding
+    model."""
 
 
 class FolderInUse(TandemError):
@@ -140,6 +141,10 @@ class FolderInUse(TandemError):
 
 class FolderMismatch(TandemError):
     """The folder was made with other settings than it is opened with."""
+
+
+class RankingOutdated(TandemError):
+    """A change overtook a search."""
 
 
 class FolderDamaged(TandemError):

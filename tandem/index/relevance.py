@@ -5,9 +5,8 @@ document weighs exp R of the sum over all documents of both sides.
     R = COVERAGE_ALONE · coverage                                     without an embedding model
 
 `cosine` is that of the chunk's vector and the query's, at least 0; `coverage` the share of the
-query's words that the chunk has, rare ones weighing more (BM25 with k1 = 0, divided by the most
-there can be; `lexical.coverage`). Both mean the same in every collection, as scores of a search do
-not, so that documents of two sides can be compared.
+query's words that the chunk has, rare ones weighing more (`lexical.rank`). Both mean the same in
+every collection, as scores of a search do not, so that documents of two sides can be compared.
 
 A cosine alone says too little: chunks of one subject have similar ones, whether they answer the
 question or not, and would share the weight nearly evenly. Which of them has the words of the

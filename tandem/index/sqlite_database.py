@@ -1,4 +1,4 @@
-"""The SQLite database of a folder: made, brought to the newest schema, checked, its errors named.
+"""The SQLite database of a folder: made, opened, checked, its errors named.
 Invariant: a database file exists only with its tables in it, so an empty one is a damaged one."""
 
 import errno
@@ -8,51 +8,42 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.index import lexical
 from tandem.index.folder import new_private_file, sync_folder
 from tandem.index.records import FolderDamaged, FolderInUse, FolderMismatch
 from tandem.index.store import Manifest, row_checksum
 
-MIGRATIONS: list[tuple[str, ...]] = [
-    (
-        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL)",
-        # The chunks of a content are numbered from `first` on.
-        """CREATE TABLE content (
-            first INTEGER PRIMARY KEY,
-            hash TEXT NOT NULL UNIQUE,
-            title BLOB NOT NULL,
-            text BLOB NOT NULL,
-            spans BLOB NOT NULL,
-            text_checksum INTEGER NOT NULL,
-            vectors BLOB NOT NULL,
-            vectors_checksum INTEGER NOT NULL
-        )""",
-        """CREATE TABLE document (
-            seq INTEGER PRIMARY KEY,
-            id TEXT NOT NULL UNIQUE,
-            content INTEGER NOT NULL REFERENCES content (first),
-            checksum INTEGER NOT NULL
-        )""",
-        "CREATE INDEX document_by_content ON document (content, seq)",
-    ),
-    (
-        # A name is unique with its owner. SQLite cannot take a UNIQUE away, so the table is new.
-        """CREATE TABLE owned_document (
-            seq INTEGER PRIMARY KEY,
-            owner TEXT NOT NULL,
-            id TEXT NOT NULL,
-            content INTEGER NOT NULL REFERENCES content (first),
-            checksum INTEGER NOT NULL,
-            UNIQUE (owner, id)
-        )""",
-        """INSERT INTO owned_document (seq, owner, id, content, checksum)
-            SELECT seq, '', id, content, checksum FROM document""",
-        "DROP TABLE document",
-        "ALTER TABLE owned_document RENAME TO document",
-        "CREATE INDEX document_by_content ON document (content, seq)",
-    ),
-]
-"""What leads from each version of the schema to the next; `user_version` counts those applied. Add
-to the end only."""
+VERSION = 3
+TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL)",
+    # The chunks of a content are numbered from `first` on.
+    """CREATE TABLE content (
+        first INTEGER PRIMARY KEY,
+        hash TEXT NOT NULL UNIQUE,
+        title BLOB NOT NULL,
+        text BLOB NOT NULL,
+        spans BLOB NOT NULL,
+        checksum INTEGER NOT NULL
+    )""",
+    """CREATE TABLE document (
+        seq INTEGER PRIMARY KEY,
+        owner TEXT NOT NULL,
+        id TEXT NOT NULL,
+        content INTEGER NOT NULL REFERENCES content (first),
+        checksum INTEGER NOT NULL,
+        UNIQUE (owner, id)
+    )""",
+    "CREATE INDEX document_by_content ON document (content, seq)",
+    """CREATE TABLE vector (
+        number INTEGER PRIMARY KEY,
+        collection INTEGER NOT NULL REFERENCES collection (id),
+        vector BLOB NOT NULL,
+        checksum INTEGER NOT NULL
+    )""",
+    "CREATE INDEX vector_by_collection ON vector (collection, number, checksum)",
+    *lexical.TABLES,
+)
+"""What a database of this version has."""
 
 _NO_ROOM = {
     sqlite3.SQLITE_FULL,
@@ -78,35 +69,42 @@ def create_database(path: Path, manifest: Manifest) -> None:
     with closing(connect(new, journal="DELETE")) as database:
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table only
         with transaction(database):
-            _apply_migrations(database, 0)
+            _create_tables(database)
             set_meta(database, "manifest", manifest.to_json())
             set_meta(database, "generation", "0")
+            set_meta(database, "next", "0")
     new.replace(path)
     sync_folder(path.parent)
 
 
 def open_database(path: Path, *, reading: bool = False) -> sqlite3.Connection:
-    """Return a connection to a database of the newest schema whose structure is whole, with an
-    empty write-ahead log; if it is for `reading` alone, as `connect_to_read`, the log is left as it
-    is. Raises FolderDamaged, or FolderMismatch for a newer schema."""
+    """Return a connection to a database whose tables are those of this version, with an empty
+    write-ahead log; if it is for `reading` alone, as `connect_to_read`, the log is left as it is.
+    Raises FolderDamaged, or FolderMismatch for another version."""
     database = connect_to_read(path) if reading else connect(path)
     try:
-        version = schema_version(database, path)
-        _check_structure(database, path)
-        if version < len(MIGRATIONS):
-            if reading:
-                why = f"no room to bring it from version {version} to {len(MIGRATIONS)}"
-                raise ResourceExhausted(f"{path}: {why}")
-            with transaction(database):
-                _apply_migrations(database, version)
-        if _schema(database) != _newest_schema():
-            raise FolderDamaged(f"{path}: its tables are not those of version {len(MIGRATIONS)}")
+        check_version(database, path)
+        if _schema(database) != _whole_schema():
+            raise FolderDamaged(f"{path}: its tables are not those of version {VERSION}")
         if not reading:
             fold_log(database)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def check_structure(database: sqlite3.Connection, path: Path) -> None:
+    """Check pages, indexes and references of the whole file, but not what is in the rows. Raises
+    FolderDamaged."""
+    problems = [row[0] for row in database.execute("PRAGMA integrity_check(1)").fetchall()]
+    if problems == ["ok"]:
+        problems = [
+            f"{table} {row} refers to nothing"
+            for table, row, *_ in database.execute("PRAGMA foreign_key_check").fetchall()
+        ]
+    if problems and problems != ["ok"]:
+        raise FolderDamaged(f"{path}: is damaged: {problems[0]}; restore it from a copy")
 
 
 def connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
@@ -145,16 +143,15 @@ def _connected(path: Path, *pragmas: str) -> sqlite3.Connection:
     return database
 
 
-def schema_version(database: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the database's tables. Raises FolderMismatch for one that this program
-    does not know, FolderDamaged where there are no tables."""
+def check_version(database: sqlite3.Connection, path: Path) -> None:
+    """Raise FolderMismatch for a database of another version, FolderDamaged where there are no
+    tables."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        why = f"is of version {version}, this program supports up to {len(MIGRATIONS)}"
-        raise FolderMismatch(f"{path}: {why}")
     if version < 1:
         raise FolderDamaged(f"{path}: has no tables; restore it from a copy")
-    return int(version)
+    if version != VERSION:
+        why = f"is of version {version}, this program reads version {VERSION}"
+        raise FolderMismatch(f"{path}: {why}; put the documents into a new folder")
 
 
 def fold_log(database: sqlite3.Connection) -> bool:
@@ -204,7 +201,8 @@ def errors_of(path: Path) -> Iterator[None]:
         if error.errno not in _NO_ROOM_OF_SYSTEM:
             raise
         raise ResourceExhausted(f"{path}: no room: {error.strerror}") from error
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema's names
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+        # A damaged row has values of other types, a damaged schema names that are no text.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         if code in _NO_ROOM:
             raise ResourceExhausted(
@@ -217,30 +215,17 @@ def errors_of(path: Path) -> Iterator[None]:
         raise FolderDamaged(f"{path}: is damaged: {error}; restore it from a copy") from error
 
 
-def _apply_migrations(database: sqlite3.Connection, version: int) -> None:
-    for statements in MIGRATIONS[version:]:
-        for statement in statements:
-            database.execute(statement)
-    database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-
-def _check_structure(database: sqlite3.Connection, path: Path) -> None:
-    """Check pages, indexes and references, but not what is in the rows. Raises FolderDamaged."""
-    problems = [row[0] for row in database.execute("PRAGMA integrity_check(1)").fetchall()]
-    if problems == ["ok"]:
-        problems = [
-            f"{table} {row} refers to nothing"
-            for table, row, *_ in database.execute("PRAGMA foreign_key_check").fetchall()
-        ]
-    if problems and problems != ["ok"]:
-        raise FolderDamaged(f"{path}: is damaged: {problems[0]}; restore it from a copy")
+def _create_tables(database: sqlite3.Connection) -> None:
+    for statement in TABLES:
+        database.execute(statement)
+    database.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _schema(database: sqlite3.Connection) -> set[tuple[object, ...]]:
     return set(database.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall())
 
 
-def _newest_schema() -> set[tuple[object, ...]]:
+def _whole_schema() -> set[tuple[object, ...]]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        _apply_migrations(database, 0)
+        _create_tables(database)
         return _schema(database)

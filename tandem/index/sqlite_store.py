@@ -1,38 +1,50 @@
 """Documents in a folder of this machine, in one SQLite database that one process owns.
 
-Invariants: what `commit` returned from is in the database file, synced; nothing is served whose
-checksum was not compared. Each commit goes through the write-ahead log and is folded into the
+Invariants: what `commit` returned from is in the database file, synced; no text or vector is served
+whose checksum was not compared. Each commit goes through the write-ahead log and is folded into the
 database file before it returns: SQLite takes a damaged frame of a log for the log's end, so a log
-may hold only what nobody was told of. Opening compares the structure, every checksum and every
-reference, and refuses a folder that is not whole.
+may hold only what nobody was told of. Opening reads no text: it takes as long for a million.
 """
+
+from __future__ import annotations
 
 import json
 import sqlite3
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.index import lexical
 from tandem.index.folder import LOCK, FolderLock, make_private
-from tandem.index.lexical import LexicalIndex
 from tandem.index.owners import (
     OPERATOR,
-    Collection,
+    OPERATORS,
     DocumentQuota,
     ListedDocument,
     OwnerUsage,
     check_quota,
     collection_of,
 )
-from tandem.index.records import Content, FolderDamaged, FolderMismatch
+from tandem.index.records import (
+    Content,
+    FolderDamaged,
+    FolderMismatch,
+    IndexStats,
+    RankingOutdated,
+    Vectors,
+)
 from tandem.index.sqlite_database import (
+    check_structure,
+    check_version,
     connect,
     connect_to_read,
     create_database,
@@ -41,46 +53,38 @@ from tandem.index.sqlite_database import (
     lacks_room,
     meta,
     open_database,
-    schema_version,
     set_meta,
     transaction,
 )
 from tandem.index.store import (
-    Change,
+    Found,
     Manifest,
-    Numbered,
     StoredChunk,
-    StoredText,
-    StoreSize,
-    changes_of,
     check_owned,
     checked_content,
-    checked_text,
     document_checksum,
+    numbered_chunks,
     room_of,
+    stored_chunk,
     text_row,
-    vector_row,
 )
 from tandem.telemetry.logging import get_logger
+
+if TYPE_CHECKING:
+    from tandem.index.vectors import Keys, VectorIndex
 
 log = get_logger(__name__)
 
 DATABASE = "documents.db"
-_LOADED_TOGETHER = 256
-_TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
-_CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
+VECTORS_FOLDER = "vectors"
+"""In the folder of an index: what makes search of many vectors fast. May be deleted at any time."""
+ERASED_AT_ONCE = 5_000
+"""Chunks of an index up to which a commit erases the words of what it removes: some tenths of a
+second. Beyond, `compact` does."""
+_CONTENT_COLUMNS = "hash, title, text, spans, content.checksum"
 _OWNED = "FROM document JOIN content ON content = first WHERE owner = :owner"
 _SIZE = "length(title) + length(text)"
 """As quotas count a document; SQLite does not read a blob to tell its length."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DocumentRow:
-    """A document, and the first number of the content that it means."""
-
-    owner: str
-    id: str
-    first: int
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -89,7 +93,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / DATABASE
     if path.exists():
         with errors_of(path), closing(_connect_somehow(path)) as database:
-            schema_version(database, path)
+            check_version(database, path)
             return Manifest(**json.loads(meta(database, "manifest", path)))
     names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
     ours = (LOCK, f"{DATABASE}.new", f"{DATABASE}.new-journal")
@@ -109,15 +113,14 @@ def _connect_somehow(path: Path) -> sqlite3.Connection:
         return connect_to_read(path)
 
 
-def verify_folder(folder: Path) -> StoreSize:
+def verify_folder(folder: Path) -> IndexStats:
     """Compare everything that the folder holds; how much it is. Raises what opening it raises."""
     manifest = read_manifest(folder)
     if manifest is None:
         raise FolderMismatch(f"{folder}: is not an index")
     with closing(SqliteStore(folder, manifest)) as store:
-        for _ in store.changes():
-            pass
-        return store.size()
+        store.verify()
+        return store.stats()
 
 
 class SqliteStore:
@@ -129,17 +132,18 @@ class SqliteStore:
         """Open the store in a folder, which is created if there is none. Raises FolderInUse,
         FolderMismatch, FolderDamaged, ResourceExhausted, Unavailable or OSError."""
         read_manifest(folder)  # a folder of something else is left alone
+        self.manifest = manifest
+        self._folder = folder
+        self._path = folder / DATABASE
+        self._idle: list[sqlite3.Connection] = []  # append and pop are atomic
+        self._only_connection = threading.Lock()
+        self._reads_only = False  # all share `_writer` then, one at a time
+        self._vectors: dict[int, VectorIndex] = {}
+        self._changing = threading.Lock()  # what `_vectors` are opened from
         with errors_of(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             make_private(folder, 0o700)
             self._lock = FolderLock(folder)
-        self.manifest = manifest
-        self._path = folder / DATABASE
-        self._lexical = LexicalIndex()
-        self._idle: list[sqlite3.Connection] = []
-        self._only_connection = threading.RLock()
-        self._reads_only = False  # all share `_writer` then, one at a time
-        self._documents = self._contents = self._generation = self._next = 0
         try:
             if (stored := read_manifest(folder)) is not None:
                 stored.check_wanted(manifest, str(folder))
@@ -149,11 +153,20 @@ class SqliteStore:
                 for file in folder.glob(f"{DATABASE}*"):
                     make_private(file, 0o600)
                 self._writer = self._opened()
-                self._count()
         except BaseException:
             self._lock.close()
             raise
-        self._pending: deque[Iterator[Change]] = deque([self._load()])
+        try:
+            with errors_of(self._path):
+                database = self._writer
+                self._generation = int(meta(database, "generation", self._path))
+                self._next = int(meta(database, "next", self._path))
+                self._documents = _count(database, "document")
+                self._texts = _count(database, "content")
+                self._open_vectors()
+        except BaseException:
+            self.close()
+            raise
 
     def hashes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, str]:
         statement = (
@@ -162,13 +175,12 @@ class SqliteStore:
         return self._select_each(statement, document_ids, owner)
 
     def sizes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, int]:
-        statement = f"SELECT {_SIZE} {_OWNED} AND id = :key"
-        with errors_of(self._path), self._reading() as database:
-            rows = {
-                key: database.execute(statement, {"owner": owner, "key": key}).fetchone()
-                for key in document_ids
-            }
-        return {key: int(row[0]) for key, row in rows.items() if row is not None}
+        statement = (
+            f"SELECT {_SIZE} FROM document JOIN content ON content = first"
+            " WHERE id = ? AND owner = ?"
+        )
+        sizes = self._select_each(statement, document_ids, owner)
+        return {document_id: int(size) for document_id, size in sizes.items()}
 
     def holds(self, content_hashes: Iterable[str]) -> set[str]:
         return set(self._select_each("SELECT hash FROM content WHERE hash = ?", content_hashes))
@@ -181,91 +193,146 @@ class SqliteStore:
         owner: str = OPERATOR,
         quota: DocumentQuota | None = None,
     ) -> bool:
-        firsts = np.cumsum([self._next, *map(room_of, contents)]).tolist()
-        new = list(zip(firsts[:-1], contents, strict=True))
         self._allow_changes()
-        with errors_of(self._path), transaction(self._writer):
-            before = OwnerUsage() if quota is None else _usage(self._writer, owner)
-            left = [self._remove(owner, document_id) for document_id in chain(removed, puts)]
-            for first, content in new:
-                self._insert(first, content)
-            for document_id, content_hash in puts.items():
-                self._put(owner, document_id, content_hash)
-            if quota is not None:
-                check_quota(owner, quota, before, _usage(self._writer, owner))
-            gone = self._delete_unmeant({first for first in left if first is not None})
-            set_meta(self._writer, "generation", str(self._generation + 1))
-        self._generation += 1
-        self._next = firsts[-1]
-        self._documents += len(puts) - sum(first is not None for first in left)
-        self._contents += len(new) - len(gone)
-        self._pending.append(self._apply(new, gone))
+        with self._changing:
+            firsts = np.cumsum([self._next, *map(room_of, contents)]).tolist()
+            change = _VectorChange()
+            with errors_of(self._path), transaction(self._writer):
+                before = OwnerUsage() if quota is None else _usage(self._writer, owner)
+                left = [self._remove(owner, document_id) for document_id in chain(removed, puts)]
+                for first, content in zip(firsts, contents, strict=False):
+                    self._insert(first, content, change)
+                for document_id, content_hash in puts.items():
+                    self._put(owner, document_id, content_hash)
+                if quota is not None:
+                    check_quota(owner, quota, before, _usage(self._writer, owner))
+                gone = self._delete_unmeant({first for first in left if first is not None}, change)
+                set_meta(self._writer, "generation", str(self._generation + 1))
+                set_meta(self._writer, "next", str(firsts[-1]))
+            self._generation += 1
+            self._next = firsts[-1]
+            self._documents += len(puts) - sum(first is not None for first in left)
+            self._texts += len(contents) - gone
+            for collection in {*change.added, *change.gone}:
+                if (index := self._vectors.get(collection)) is not None:
+                    change.apply(collection, index)
+                else:
+                    self._opened_vectors(collection)
         self._fold_log()
         return True
 
-    def changes(self) -> Iterator[Change]:
-        while self._pending:  # which another thread may add to meanwhile
-            yield from self._pending.popleft()
-
-    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        return self._lexical.rank(query, count, tenant)
+    def find(self, query: str, vector: Vectors | None, count: int, tenant: str = OPERATOR) -> Found:
+        proposed: list[int] = []
+        if vector is not None:
+            with errors_of(self._path), self.reading() as database:
+                searched = [each.id for each in lexical.visible(database, tenant)]
+            with errors_of(self._path):
+                for collection in searched:
+                    proposed += self._vector_index(collection).search(vector, count)
+        similarity: dict[int, float] = {}
+        with errors_of(self._path), self.reading() as database:
+            coverage = lexical.rank(database, query, count, tenant) if query else {}
+            if vector is not None:
+                similarity = self._similarities(database, [*proposed, *coverage], vector)
+        if not similarity.keys() >= {*proposed}:
+            raise RankingOutdated("a chunk is gone")
+        if vector is not None and not similarity.keys() >= coverage.keys():
+            self._damaged("a chunk has no vector; restore it from a copy")
+        nearest = sorted({*proposed}, key=lambda number: (-similarity[number], number))[:count]
+        return Found(nearest, similarity, coverage)
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         chunks: dict[int, StoredChunk] = {}
-        texts: dict[int, StoredText] = {}
-        with errors_of(self._path), self._reading() as database:
+        texts: dict[int, _Meant] = {}
+        with errors_of(self._path), self.reading() as database:
             for number in numbers:
-                first = max((first for first in texts if first <= number), default=None)
-                if first is None or number - first >= len(texts[first].spans):
-                    first = self._read_text(database, number, texts)
-                if first is not None:
-                    chunks[number] = texts[first].chunk(number - first)
+                first = max((each for each in texts if each <= number), default=-1)
+                if first < 0 or number - first >= len(texts[first].content.spans):
+                    first, texts[first] = self._read_meant(database, number)
+                meant = texts[first]
+                chunks[number] = stored_chunk(
+                    meant.content, number - first, meant.owner, meant.document_id
+                )
         return chunks
 
     def documents(
         self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
     ) -> Iterator[tuple[str, Content]]:
-        with errors_of(self._path), self._reading() as database:
-            for row in self._checked_documents(database, document_ids, owner):
-                for _, content in self._contents_where(database, "first = ?", row.first):
-                    yield row.id, content
+        with errors_of(self._path), self.reading() as database:
+            rows = list(self._rows(database, document_ids, owner))
+        for stored_owner, document_id, first in rows:
+            with errors_of(self._path), self.reading() as database:
+                content = self._content(database, first)
+            if content is not None:  # else it was deleted meanwhile
+                check_owned(stored_owner, content.content_hash, str(self._path))
+                yield document_id, content
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
         statement = f"SELECT id, {_SIZE}, hash {_OWNED} AND id > :after ORDER BY id LIMIT :count"
         arguments = {"owner": owner, "after": after, "count": count}
-        with errors_of(self._path), self._reading() as database:
+        with errors_of(self._path), self.reading() as database:
             rows = database.execute(statement, arguments).fetchall()
         return [ListedDocument(name, size, collection_of(key).shared) for name, size, key in rows]
 
     def usage(self, owner: str) -> OwnerUsage:
-        with errors_of(self._path), self._reading() as database:
+        with errors_of(self._path), self.reading() as database:
             return _usage(database, owner)
 
-    def size(self) -> StoreSize:
+    def stats(self) -> IndexStats:
         log_path = self._path.with_name(f"{DATABASE}-wal")
-        pending = log_path.stat().st_size if log_path.exists() else 0
-        return StoreSize(
+        kinds = {index.kind for index in self._vectors.copy().values()}
+        with errors_of(self._path), self.reading() as database:
+            chunks = lexical.chunk_count(database)
+        return IndexStats(
             documents=self._documents,
-            texts=self._contents,
-            bytes=self._path.stat().st_size,
-            pending_bytes=pending,
+            texts=self._texts,
+            chunks=chunks,
+            log_bytes=log_path.stat().st_size if log_path.exists() else 0,
+            snapshot_bytes=self._path.stat().st_size,
             generation=self._generation,
+            dense=("ivf" if "ivf" in kinds else "flat") if self.manifest.dimension else "none",
         )
 
     def compact(self) -> None:
         self._allow_changes()
         with errors_of(self._path):
+            with transaction(self._writer):
+                lexical.erase(self._writer)
+            self._fold_log()
             self._writer.execute("PRAGMA incremental_vacuum").fetchall()
         self._fold_log()
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Do nothing: one process owns the folder, so nothing else changes it."""
+    def verify(self) -> None:
+        """Compare all that is stored with its checksums, and the words with the texts. Raises
+        FolderDamaged."""
+        with errors_of(self._path), self.reading() as database:
+            check_structure(database, self._path)
+            keys = {each.collection: each.id for each in lexical.every(database)}
+            words = 0
+            owner_of = {first: owner for owner, _, first in self._rows(database, None, None)}
+            for (first,) in database.execute("SELECT first FROM content"):
+                content = self._content(database, first)
+                if content is None or first not in owner_of:
+                    self._damaged(f"no document means the text {first}")
+                check_owned(owner_of[first], content.content_hash, str(self._path))
+                key = keys.get(content.collection, -1)
+                words += lexical.digest_of(numbered_chunks(first, content), key)
+            if lexical.digest(database) != words % lexical.DIGESTS:
+                self._damaged("the index of words is damaged; restore it from a copy")
+            for (number,) in database.execute("SELECT number FROM vector"):
+                self.stored_rows(database, [number])
+
+    def wait_until_built(self) -> None:
+        for index in self._vectors.copy().values():
+            index.wait_until_built()
 
     def close(self) -> None:
+        with self._changing:
+            for index in self._vectors.values():
+                index.close()
         while self._idle:
             self._idle.pop().close()
         self._writer.close()
-        self._lexical.close()
         self._lock.close()
 
     def _opened(self) -> sqlite3.Connection:
@@ -293,39 +360,32 @@ class SqliteStore:
                 raise
             self._reads_only = False
 
-    def _count(self) -> None:
-        database = self._writer
-        self._generation = int(meta(database, "generation", self._path))
-        (self._documents,) = database.execute("SELECT count(*) FROM document").fetchone()
-        (self._contents,) = database.execute("SELECT count(*) FROM content").fetchone()
-        last = database.execute(
-            "SELECT first + max(1, length(spans) / 8) FROM content ORDER BY first DESC LIMIT 1"
-        ).fetchone()
-        self._next = last[0] if last else 0
+    def _open_vectors(self) -> None:
+        """Open what the operator has, which every search reads; that of others when it is read or
+        changed."""
+        if self.manifest.dimension:
+            for each in lexical.every(self._writer):
+                if each.collection == OPERATORS:
+                    self._vector_index(each.id)
 
-    def _load(self) -> Iterator[Change]:
-        """Yield everything that is stored, checked against its checksums."""
-        with errors_of(self._path), self._reading() as database:
-            last = -1
-            while group := self._contents_where(
-                database, f"first > ? ORDER BY first LIMIT {_LOADED_TOGETHER}", last
-            ):
-                owner_of = self._owners_between(database, group[0][0], group[-1][0])
-                if unmeant := [first for first, _ in group if first not in owner_of]:
-                    raise FolderDamaged(f"{self._path}: no document means content {unmeant[0]}")
-                for first, content in group:
-                    check_owned(owner_of[first], content.content_hash, str(self._path))
-                last = group[-1][0]
-                yield from self._apply(group, [])
+    def _vector_index(self, collection: int) -> VectorIndex:
+        if (index := self._vectors.get(collection)) is not None:
+            return index
+        with self._changing:
+            return self._opened_vectors(collection)
 
-    def _apply(self, new: Sequence[Numbered], gone: Sequence[Numbered]) -> Iterator[Change]:
-        """Let `rank` know of a change, and tell it."""
-        for contents, added in ((new, True), (gone, False)):
-            for collection, those in _by_collection(contents).items():
-                chunks = _indexed_chunks(those)
-                self._lexical.change(chunks if added else (), () if added else chunks, collection)
-        left = {first: (content.collection, len(content.spans)) for first, content in gone}
-        yield from changes_of(new, left, self.manifest.dimension)
+    def _opened_vectors(self, collection: int) -> VectorIndex:
+        """Return the index of a collection, as the last commit left it; between commits only."""
+        from tandem.index.vectors import VectorIndex  # not for words alone
+
+        if collection not in self._vectors:
+            self._vectors[collection] = VectorIndex(
+                _CollectionVectors(self, collection),
+                self.manifest.dimension,
+                self._folder / VECTORS_FOLDER,
+                str(collection),
+            )
+        return self._vectors[collection]
 
     def _remove(self, owner: str, document_id: str) -> int | None:
         """Remove an id; return the content that it meant, None where there was no such id."""
@@ -333,76 +393,93 @@ class SqliteStore:
         row = self._writer.execute(statement, (owner, document_id)).fetchone()
         return None if row is None else int(row[0])
 
-    def _insert(self, first: int, content: Content) -> None:
-        row = (first, *text_row(content), *vector_row(content, self.manifest.dimension))
-        places = ", ".join("?" * len(row))
-        statement = f"INSERT INTO content ({_CONTENT_COLUMNS}) VALUES ({places})"
-        self._writer.execute(statement, row)
+    def _insert(self, first: int, content: Content, change: _VectorChange) -> None:
+        statement = (
+            "INSERT INTO content (first, hash, title, text, spans, checksum)"
+            " VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        self._writer.execute(statement, (first, *text_row(content)))
+        if not content.spans:
+            return
+        chunks = numbered_chunks(first, content)
+        collection = lexical.add(self._writer, chunks, content.collection)
+        if not self.manifest.dimension:
+            return
+        assert content.vectors.shape == (len(content.spans), self.manifest.dimension)
+        statement = "INSERT INTO vector (number, collection, vector, checksum) VALUES (?, ?, ?, ?)"
+        for (number, _), row in zip(chunks, content.vectors.astype("<f2"), strict=True):
+            raw = row.tobytes()
+            checksum = zlib.crc32(raw)
+            self._writer.execute(statement, (number, collection, raw, checksum))
+            change.added[collection].append((number, checksum, row.astype(np.float32)))
 
     def _put(self, owner: str, document_id: str, content_hash: str) -> None:
         check_owned(owner, content_hash, str(self._path))
         statement = "SELECT first FROM content WHERE hash = ?"
         row = self._writer.execute(statement, (content_hash,)).fetchone()
         if row is None:
-            raise FolderDamaged(f"{self._path}: the text {content_hash} is missing")
+            self._damaged(f"the text {content_hash} is missing")
         checksum = document_checksum(owner, document_id, row[0])
         statement = "INSERT INTO document (owner, id, content, checksum) VALUES (?, ?, ?, ?)"
         self._writer.execute(statement, (owner, document_id, row[0], checksum))
 
-    def _delete_unmeant(self, firsts: Iterable[int]) -> list[Numbered]:
-        """Delete and return those of these contents that no id means any more."""
-        unmeant = "first = ? AND NOT EXISTS (SELECT 1 FROM document WHERE content = first)"
-        contents = [self._contents_where(self._writer, unmeant, first) for first in firsts]
-        gone = list(chain.from_iterable(contents))
-        for first, _ in gone:
-            self._writer.execute("DELETE FROM content WHERE first = ?", (first,))
-        return gone
+    def _delete_unmeant(self, firsts: Iterable[int], change: _VectorChange) -> int:
+        """Delete those of these contents that no id means any more; return how many."""
+        database = self._writer
+        meant = "SELECT 1 FROM document WHERE content = ?"
+        gone = [first for first in firsts if database.execute(meant, (first,)).fetchone() is None]
+        statement = (
+            "DELETE FROM vector WHERE number >= ? AND number < ?"
+            " RETURNING collection, number, checksum"
+        )
+        for first in gone:
+            if (content := self._content(database, first)) is None:
+                self._damaged(f"the text {first} is missing")
+            if content.spans:
+                lexical.remove(database, numbered_chunks(first, content), content.collection)
+            between = (first, first + len(content.spans))
+            for collection, number, checksum in database.execute(statement, between).fetchall():
+                change.gone[collection].append((number, checksum))
+            database.execute("DELETE FROM content WHERE first = ?", (first,))
+        if gone and lexical.chunk_count(database) <= ERASED_AT_ONCE:
+            lexical.erase(database)
+        return len(gone)
 
-    def _contents_where(
-        self, database: sqlite3.Connection, condition: str, value: object
-    ) -> list[Numbered]:
-        statement = f"SELECT {_CONTENT_COLUMNS} FROM content WHERE {condition}"
-        place = str(self._path)
-        dimension = self.manifest.dimension
-        return [
-            (first, checked_content(row, dimension, place))
-            for first, *row in database.execute(statement, (value,)).fetchall()
-        ]
+    def _content(self, database: sqlite3.Connection, first: int) -> Content | None:
+        statement = f"SELECT {_CONTENT_COLUMNS} FROM content WHERE first = ?"
+        row = database.execute(statement, (first,)).fetchone()
+        if row is None:
+            return None
+        return checked_content(row, self.manifest.dimension, str(self._path))
 
-    def _read_text(
-        self, database: sqlite3.Connection, number: int, texts: dict[int, StoredText]
-    ) -> int | None:
-        """Add the content with this chunk, under its oldest id, to `texts`; its first number or
-        None."""
+    def _read_meant(self, database: sqlite3.Connection, number: int) -> tuple[int, _Meant]:
+        """Return the first number of the content with this chunk, and it under its oldest id.
+        Raises RankingOutdated where there is none any more."""
         record = database.execute(
-            f"SELECT first, owner, id, document.checksum, {_TEXT_COLUMNS} FROM content"
+            f"SELECT first, owner, id, document.checksum, {_CONTENT_COLUMNS} FROM content"
             " JOIN document ON content = first"
             " WHERE first = (SELECT max(first) FROM content WHERE first <= ?)"
             " ORDER BY seq LIMIT 1",
             (number,),
         ).fetchone()
         if record is None:
-            return None
+            raise RankingOutdated("a chunk is gone")
         first, owner, document_id, checksum, *row = record
         self._check_document(owner, document_id, first, checksum)
-        title, whole, spans = checked_text(row, str(self._path))
-        check_owned(owner, row[0], str(self._path))
-        text = StoredText(
-            owner=owner, document_id=document_id, title=title, text=whole, spans=spans
-        )
-        if number - first >= len(text.spans):
-            return None
-        texts[first] = text
-        return int(first)
+        content = checked_content(row, self.manifest.dimension, str(self._path))
+        check_owned(owner, content.content_hash, str(self._path))
+        if number - first >= len(content.spans):
+            raise RankingOutdated("a chunk is gone")
+        return first, _Meant(content, owner, document_id)
 
-    def _checked_documents(
+    def _rows(
         self,
         database: sqlite3.Connection,
         document_ids: Iterable[str] | None,
         owner: str | None,
-    ) -> list[_DocumentRow]:
-        """Return the rows of these ids, or of all, of an owner or of everybody, in the order in
-        which they were put. Raises FolderDamaged."""
+    ) -> Iterator[tuple[str, str, int]]:
+        """Yield owner, id and first number of these documents, or of all, of an owner or of
+        everybody, in the order in which they were put. Raises FolderDamaged."""
         select = "SELECT seq, owner, id, content, checksum FROM document"
         whose, parameters = ("owner = ?", [owner]) if owner is not None else ("?", [True])
         if document_ids is None:
@@ -413,36 +490,51 @@ class SqliteStore:
             rows = sorted(set(chain.from_iterable(cursors)))
         for _, stored_owner, document_id, first, checksum in rows:
             self._check_document(stored_owner, document_id, first, checksum)
-        return [_DocumentRow(owner, document_id, first) for _, owner, document_id, first, _ in rows]
+            yield stored_owner, document_id, first
 
     def _check_document(self, owner: str, document_id: str, first: int, checksum: int) -> None:
         if document_checksum(owner, document_id, first) != checksum:
-            why = f"the document {document_id!r} is damaged; restore it from a copy"
-            raise FolderDamaged(f"{self._path}: {why}")
+            self._damaged(f"the document {document_id!r} is damaged; restore it from a copy")
 
-    def _owners_between(
-        self, database: sqlite3.Connection, first: int, last: int
-    ) -> dict[int, str]:
-        """Return the owners of these contents, from documents that are compared with their
-        checksums: no document means a content that is not there."""
+    def _damaged(self, why: str) -> NoReturn:
+        raise FolderDamaged(f"{self._path}: {why}")
+
+    def _similarities(
+        self, database: sqlite3.Connection, numbers: Iterable[int], vector: Vectors
+    ) -> dict[int, float]:
+        """Return the inner product of `vector` with those of these chunks' that are stored."""
+        held, rows = self.stored_rows(database, numbers)
+        products = (rows * vector).sum(axis=1)  # BLAS would round by a row's place among others
+        return dict(zip(held, products.tolist(), strict=True))
+
+    def stored_rows(
+        self, database: sqlite3.Connection, numbers: Iterable[int]
+    ) -> tuple[list[int], Vectors]:
+        """Return those of these chunks that have vectors, and their vectors, compared with their
+        checksums."""
         statement = (
-            "SELECT owner, id, content, checksum FROM document WHERE content BETWEEN ? AND ?"
+            "SELECT number, vector, checksum FROM json_each(?) AS wanted"
+            " CROSS JOIN vector ON number = wanted.value"
         )
-        owner_of: dict[int, str] = {}
-        for owner, document_id, content, checksum in database.execute(statement, (first, last)):
-            self._check_document(owner, document_id, content, checksum)
-            owner_of[content] = owner
-        return owner_of
+        rows = database.execute(statement, (json.dumps(sorted({*numbers})),)).fetchall()
+        size = 2 * self.manifest.dimension
+        for number, vector, checksum in rows:
+            if len(vector) != size or zlib.crc32(vector) != checksum:
+                self._damaged(f"the vector of chunk {number} is damaged; restore it from a copy")
+        whole = np.frombuffer(b"".join(vector for _, vector, _ in rows), "<f2")
+        vectors = whole.reshape(-1, max(1, self.manifest.dimension)).astype(np.float32)
+        return [number for number, _, _ in rows], vectors
 
     def _select_each(self, statement: str, keys: Iterable[str], *more: str) -> dict[str, str]:
         """Return the one column that `statement` selects for each key, where it finds a row."""
-        with errors_of(self._path), self._reading() as database:
+        with errors_of(self._path), self.reading() as database:
             rows = [(key, database.execute(statement, (key, *more)).fetchone()) for key in keys]
         return {key: row[0] for key, row in rows if row is not None}
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection that no other thread uses meanwhile."""
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection that no other thread uses meanwhile, and that sees one state of the
+        database."""
         if self._reads_only:
             with self._only_connection:
                 if self._reads_only:
@@ -453,7 +545,11 @@ class SqliteStore:
         except IndexError:
             database = connect(self._path)
         try:
-            yield database
+            database.execute("BEGIN")
+            try:
+                yield database
+            finally:
+                database.execute("ROLLBACK")
         finally:
             self._idle.append(database)
 
@@ -468,19 +564,71 @@ class SqliteStore:
             log.warning("changes stay in the write-ahead log", reason=str(error))
 
 
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """A content under its oldest id."""
+
+    content: Content
+    owner: str
+    document_id: str
+
+
+@dataclass(slots=True)
+class _VectorChange:
+    """What a commit changes in the vectors of each collection."""
+
+    added: dict[int, list[tuple[int, int, Vectors]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """Number, checksum and vector."""
+    gone: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Number and checksum."""
+
+    def apply(self, collection: int, index: VectorIndex) -> None:
+        added = self.added.get(collection, [])
+        gone = self.gone.get(collection, [])
+        if added or gone:
+            vectors = np.array([vector for _, _, vector in added], np.float32)
+            index.change(_keys([each[:2] for each in added]), vectors, _keys(gone))
+
+
+class _CollectionVectors:
+    """The vectors of a collection, for its `VectorIndex`."""
+
+    def __init__(self, store: SqliteStore, collection: int) -> None:
+        self._store = store
+        self._collection = collection
+
+    def keys(self) -> Keys:
+        with self._store.reading() as database:
+            rows = database.execute(
+                "SELECT number, checksum FROM vector WHERE collection = ? ORDER BY number",
+                (self._collection,),
+            ).fetchall()
+        return _keys(rows)
+
+    def rows(self, keys: Keys) -> Vectors:
+        from tandem.index.vectors import numbers_of
+
+        numbers = numbers_of(keys)
+        with self._store.reading() as database:
+            held, vectors = self._store.stored_rows(database, numbers.tolist())
+        rows = np.zeros((len(keys), vectors.shape[1]), np.float32)
+        rows[np.searchsorted(numbers, held)] = vectors
+        return rows
+
+
+def _keys(rows: Sequence[tuple[int, int]]) -> Keys:
+    from tandem.index.vectors import keys_of
+
+    return keys_of(np.array(rows, np.int64).reshape(-1, 2))
+
+
 def _usage(database: sqlite3.Connection, owner: str) -> OwnerUsage:
     statement = f"SELECT count(*), coalesce(sum({_SIZE}), 0) {_OWNED}"
     return OwnerUsage(*database.execute(statement, {"owner": owner}).fetchone())
 
 
-def _by_collection(contents: Sequence[Numbered]) -> dict[Collection, list[Numbered]]:
-    groups: dict[Collection, list[Numbered]] = {}
-    for first, content in contents:
-        groups.setdefault(content.collection, []).append((first, content))
-    return groups
-
-
-def _indexed_chunks(contents: Sequence[Numbered]) -> Iterator[tuple[int, str]]:
-    for first, content in contents:
-        for chunk in range(len(content.spans)):
-            yield first + chunk, content.indexed_chunk(chunk)
+def _count(database: sqlite3.Connection, table: str) -> int:
+    (count,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(count)

@@ -1,36 +1,29 @@
 """The store of documents: the interface that a folder (SQLite) and a server (PostgreSQL) implement.
 
-A store holds contents, each text of a collection once with its chunks and vectors, and the ids,
-each of one owner, that mean them; a content without an id is deleted. Chunks are numbered, and no
-number is used for another chunk while the store is open. Vectors are searched in memory (`dense`):
-`changes` says what to add and remove.
-Every text and every vector is stored with a checksum, and `checked_text` and `checked_vectors`
-compare it whenever one is read.
+A store holds contents, each text of a collection once with its chunks, their words and vectors, and
+the ids, each of one owner, that mean them; a content without an id is deleted. Chunks are numbered,
+and no number is ever used for another chunk. Every text is stored with a checksum, and
+`checked_content` compares it whenever one is read.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tandem.index.chunking import Span
 from tandem.index.owners import (
     OPERATOR,
-    Collection,
     DocumentQuota,
     ListedDocument,
     OwnerUsage,
     collection_of,
 )
-from tandem.index.records import Content, FolderDamaged, FolderMismatch, Vectors
-
-Numbers = NDArray[np.int64]
+from tandem.index.records import Content, FolderDamaged, FolderMismatch, IndexStats, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +57,22 @@ class Manifest:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Change:
-    """Chunks of one collection to search from now on, `vectors` (chunks, dimension), and chunks of
-    it to forget."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Chunks by number, those that a search may rank. `nearest`: those with the vectors nearest to
+    the query's, the nearest first. `similarity`: the inner product of each chunk's vector with the
+    query's. `coverage`: how much of the query's words those that have any cover, the best by BM25
+    first."""
 
-    collection: Collection
-    numbers: Numbers
-    vectors: Vectors
-    gone: Numbers
+    nearest: list[int]
+    similarity: dict[int, float]
+    coverage: dict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One chunk of a StoredText. `start` is an offset in characters."""
+    """A chunk under the oldest id that means its text; all of these are of one owner. `start` is
+    an offset in characters."""
 
     document_id: str
     title: str
@@ -85,41 +80,6 @@ class StoredChunk:
     start: int
     text: str
     owner: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoredText:
-    """A content under the oldest id that means it; all of them are of one owner."""
-
-    owner: str
-    document_id: str
-    title: str
-    text: str
-    spans: Sequence[Span]
-
-    def chunk(self, number: int) -> StoredChunk:
-        start, end = self.spans[number]
-        text = self.text[start:end]
-        return StoredChunk(
-            document_id=self.document_id,
-            title=self.title,
-            chunk=number,
-            start=start,
-            text=text,
-            owner=self.owner,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSize:
-    """`pending_bytes` are durable, but not yet in the database's main file; `generation` is the
-    number of changes so far."""
-
-    documents: int
-    texts: int
-    bytes: int
-    pending_bytes: int
-    generation: int
 
 
 class IndexStore(Protocol):
@@ -164,23 +124,20 @@ class IndexStore(Protocol):
             DocumentQuotaExceeded: the owner would have more than `quota`; nothing is changed.
         """
 
-    def changes(self) -> Iterator[Change]:
-        """Yield what changed since the last call; everything at the first. What is new comes before
-        what is gone from another collection. One caller at a time."""
-
-    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        """Return at most `count` chunks that `tenant` may find and that share a word with `query`,
-        best first: their numbers, and how much of it they cover (`lexical.coverage`). Statistics of
-        words are of the chunks that the tenant may find, and of no others."""
+    def find(self, query: str, vector: Vectors | None, count: int, tenant: str = OPERATOR) -> Found:
+        """Return at most `count` chunks by words, and as many by vectors where there is one, of
+        those that `tenant` may find. Statistics of words are of these, and of no others. `query`
+        empty: not by words. Raises RankingOutdated when a change overtook the search."""
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
-        """Return the chunks of these numbers; one that was removed meanwhile is left out."""
+        """Return the chunks of these numbers. Raises RankingOutdated for one that was removed
+        meanwhile."""
 
     def documents(
         self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
     ) -> Iterator[tuple[str, Content]]:
-        """Yield ids, of these or of all, with their contents, in the order in which they were put;
-        `owner` None: everybody's."""
+        """Yield ids, of these or of all, with their contents without vectors, in the order in which
+        they were put; `owner` None: everybody's."""
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
         """Return at most `count` of the owner's documents by name, those that come after
@@ -189,27 +146,21 @@ class IndexStore(Protocol):
     def usage(self, owner: str) -> OwnerUsage:
         """Return what the owner has stored."""
 
-    def size(self) -> StoreSize:
-        """Return the size of the store; never waits for the disk."""
+    def stats(self) -> IndexStats:
+        """Return how much is stored."""
 
     def compact(self) -> None:
         """Free the space of deleted documents. Raises ResourceExhausted."""
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed`, until `close` and in a thread of its own, when another process may have
-        changed something. A store that one process owns never does."""
+    def wait_until_built(self) -> None:
+        """Return when nothing is built in the background any more."""
 
     def close(self) -> None:
         """Close the store; calling it again does nothing."""
 
 
-Numbered = tuple[int, Content]
-"""The number of its first chunk, and a content."""
-
 TextRow = tuple[str, bytes, bytes, bytes, int]
 """Content hash, title, text, spans, and the checksum of these four."""
-VectorRow = tuple[bytes, int]
-"""Vectors, and the checksum of them and the content hash."""
 
 
 def text_row(content: Content) -> TextRow:
@@ -221,48 +172,33 @@ def text_row(content: Content) -> TextRow:
     return content.content_hash, title, text, spans, checksum
 
 
-def vector_row(content: Content, dimension: int) -> VectorRow:
-    """Return the vectors as they are stored: float32, little endian, row by row."""
-    assert content.vectors.shape == (len(content.spans), dimension)
-    vectors = content.vectors.astype("<f4", copy=False).tobytes()
-    return vectors, _checksum(content.content_hash.encode(), vectors)
-
-
-def checked_text(row: Sequence[Any], place: str) -> tuple[str, str, list[Span]]:
-    """Return (title, text, spans) of a TextRow. Raises FolderDamaged."""
+def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
+    """Read a content, without its vectors, from a TextRow. Raises FolderDamaged."""
     content_hash, title, text, spans, checksum = row
     if _checksum(str(content_hash).encode(), title, text, spans) != checksum:
         raise FolderDamaged(f"{place}: the text {content_hash} is damaged; restore it from a copy")
     try:
         pairs = np.frombuffer(spans, "<u4").reshape(-1, 2).tolist()
-        return title.decode(), text.decode(), [(start, end) for start, end in pairs]
+        return Content(
+            content_hash=content_hash,
+            title=title.decode(),
+            text=text.decode(),
+            spans=[(start, end) for start, end in pairs],
+            vectors=np.empty((0, dimension), np.float32),
+        )
     except ValueError as error:
         raise FolderDamaged(f"{place}: the text {content_hash} is none: {error}") from error
 
 
-def checked_vectors(row: Sequence[Any], content_hash: str, dimension: int, place: str) -> Vectors:
-    """Return (chunks, dimension) of a VectorRow. Raises FolderDamaged."""
-    vectors, checksum = row
-    if _checksum(content_hash.encode(), vectors) != checksum:
-        why = f"the vectors of {content_hash} are damaged; restore them from a copy"
-        raise FolderDamaged(f"{place}: {why}")
-    if len(vectors) % (4 * max(1, dimension)):
-        raise FolderDamaged(f"{place}: the vectors of {content_hash} have another dimension")
-    return np.frombuffer(vectors, "<f4").reshape(-1, max(1, dimension)).astype(np.float32)
-
-
-def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
-    """Read a content from a TextRow and a VectorRow behind it. Raises FolderDamaged."""
-    title, text, spans = checked_text(row[:5], place)
-    vectors = checked_vectors(row[5:], row[0], dimension, place)
-    if dimension and len(vectors) != len(spans):
-        raise FolderDamaged(f"{place}: {row[0]} has {len(vectors)} vectors for {len(spans)} chunks")
-    return Content(
-        content_hash=row[0],
-        title=title,
-        text=text,
-        spans=spans,
-        vectors=vectors.reshape(len(spans), dimension),
+def stored_chunk(content: Content, chunk: int, owner: str, document_id: str) -> StoredChunk:
+    """Return one chunk of a content, under this id."""
+    return StoredChunk(
+        document_id=document_id,
+        title=content.title,
+        chunk=chunk,
+        start=content.spans[chunk][0],
+        text=content.chunk(chunk),
+        owner=owner,
     )
 
 
@@ -271,43 +207,14 @@ def room_of(content: Content) -> int:
     return max(1, len(content.spans))
 
 
-def changes_of(
-    new: Sequence[Numbered], gone: Mapping[int, tuple[Collection, int]], dimension: int
-) -> Iterator[Change]:
-    """Yield the changes of each collection's chunks. All that is new comes first, so a document
-    that moves to another collection is always in one of them.
-
-    Args:
-        new: the contents that were added, each with the number of its first chunk.
-        gone: the number of the first chunk of each content that was removed, with its collection
-            and its count of chunks.
-        dimension: the length of a vector."""
-    nothing = np.empty(0, np.int64)
-    no_vectors = np.empty((0, dimension), np.float32)
-    added: dict[Collection, list[Numbered]] = {}
-    left: dict[Collection, dict[int, int]] = {}
-    for first, content in new:
-        added.setdefault(content.collection, []).append((first, content))
-    for first, (collection, count) in gone.items():
-        left.setdefault(collection, {})[first] = count
-    for collection, contents in added.items():
-        numbers = _ranges((first, len(content.spans)) for first, content in contents)
-        vectors = np.concatenate([content.vectors for _, content in contents])
-        yield Change(collection, numbers, vectors, nothing)
-    for collection, counts in left.items():
-        yield Change(collection, nothing, no_vectors, _ranges(counts.items()))
-
-
-def _ranges(ranges: Iterable[tuple[int, int]]) -> Numbers:
-    """Return the numbers of (first, count) ranges."""
-    numbers = [np.arange(first, first + count) for first, count in ranges]
-    return np.concatenate([*numbers, np.empty(0, np.int64)])
+def numbered_chunks(first: int, content: Content) -> list[tuple[int, str]]:
+    """Return the number of each chunk of a content, with the text that is indexed."""
+    return [(first + chunk, content.indexed_chunk(chunk)) for chunk in range(len(content.spans))]
 
 
 def document_checksum(owner: str, document_id: str, first: int) -> int:
-    """Return the checksum of a document's row. The operator's have no owner in it, as before there
-    were owners."""
-    return row_checksum(*([owner] if owner else []), document_id, first)
+    """Return the checksum of a document's row."""
+    return row_checksum(owner, document_id, first)
 
 
 def check_owned(owner: str, content_hash: str, place: str) -> None:

@@ -69,6 +69,7 @@ class RoleEmbedder:
         self.dimension = passages.dimension
         self.max_tokens = passages.max_tokens
         self.vocabulary_size = passages.vocabulary_size
+        self.unknown_id = passages.unknown_id
         self.marks = passages.marks
 
     def embed(self, texts: Sequence[str]) -> Vectors:

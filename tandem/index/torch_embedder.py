@@ -50,6 +50,11 @@ class TorchEmbedder:
     def vocabulary_size(self) -> int:
         return int(self._model.config.vocab_size)
 
+    @property
+    def unknown_id(self) -> int | None:
+        unknown: int | None = self._tokenizer.unk_token_id
+        return unknown
+
     @cached_property
     def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         with self._tokenizing:

@@ -13,7 +13,7 @@ from tandem.index.document_index import open_index
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
 from tests.process.service_process import ServiceProcess
-from tests.unit.index.postgres_server import running_server, server_binaries
+from tests.unit.index.postgres_server import plain_binaries, running_server
 
 
 def service(folder: Path, *flags: str) -> ServiceProcess:
@@ -67,7 +67,7 @@ def test_a_stopped_retriever_exits_with_0_and_a_wrong_start_says_why(tmp_path: P
 
 async def test_retrievers_share_the_documents_on_a_server() -> None:
     pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
-    if (binaries := server_binaries()) is None:
+    if (binaries := plain_binaries()) is None:
         pytest.skip("no PostgreSQL server is installed (apt-get install postgresql)")
     with running_server(binaries) as dsn:
 

@@ -30,7 +30,7 @@ from lab.bench.two_sided.dragon_corpus import (
 from lab.bench.two_sided.dragon_quality import Predictor, Probabilities
 from tandem.backends.interface import Engine
 from tandem.backends.torch.loading import load_engine, load_tokenizer
-from tandem.index.lexical import LexicalIndex
+from tandem.index import lexical
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import document_weights
 
@@ -105,20 +105,19 @@ def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, flo
     estimated."""
     predictor, documents = Predictor(engine, window), window.documents[:DOCUMENTS]
     distributions = np.stack([predictor.after(one.token_ids) for one in documents])
-    index = LexicalIndex()
-    index.change(enumerate(text_of(tokenizer, one.token_ids) for one in documents), ())
+    words = lexical.in_memory(enumerate(text_of(tokenizer, one.token_ids) for one in documents))
 
     def relevances(token: int) -> list[float]:
         """Return the documents' relevances before that token of the text after the query."""
         end = QUERY_TOKENS + token
         latest = text_of(tokenizer, window.token_ids[max(0, end - LATEST_TOKENS) : end])
-        coverages = dict(index.rank(latest, len(documents)))
+        coverages = lexical.rank(words, latest, len(documents))
         return [MEASURE_SCALE * coverages.get(number, 0.0) for number in range(len(documents))]
 
     nats = {
         every: float(-np.log(reweighed(distributions, every, relevances)).mean()) for every in EVERY
     }
-    index.close()
+    words.close()
     return nats
 
 

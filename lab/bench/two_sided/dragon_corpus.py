@@ -18,8 +18,8 @@ import numpy as np
 from lab.bench.harness.texts import read_peps
 from lab.training.demo_pair.corpus import is_held_out
 from tandem.core.errors import TandemError
+from tandem.index import lexical
 from tandem.index.document_index import open_index
-from tandem.index.lexical import LexicalIndex
 from tandem.index.records import Document, Hit
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import Side
@@ -67,13 +67,15 @@ OpenSearch = Callable[[Sequence[str]], AbstractContextManager[Find]]
 
 @contextmanager
 def word_search(texts: Sequence[str]) -> Iterator[Find]:
-    """Yield a search by words alone; its relevances are BM25 scores."""
-    index = LexicalIndex()
-    index.change(enumerate(texts), ())
-    try:
-        yield index.search
-    finally:
-        index.close()
+    """Yield a search by words alone, in the order of BM25. Relevances are those of
+    `relevance_of`."""
+    with closing(lexical.in_memory(enumerate(texts))) as words:
+
+        def find(query: str, count: int) -> list[tuple[int, float]]:
+            covered = lexical.rank(words, query, count)
+            return [(number, MEASURE_SCALE * share) for number, share in covered.items()]
+
+        yield find
 
 
 @contextmanager

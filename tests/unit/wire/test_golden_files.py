@@ -1,9 +1,9 @@
-"""The stored formats as they are kept: a golden file of every version opens and holds what it held.
+"""The stored formats as they are kept: a golden file opens and holds what it held.
 
 `golden/stored` has a SQLite folder's database, a file of keys and values, and a file of keys. A
-changed format must read the old files as before (for the database: by a migration). Then keep a
-file of the new version beside them: `python -m tests.unit.wire.test_golden_files` writes those that
-are missing.
+changed format of these two must read the old files as before; the database of another version is
+refused. Then keep a file of the new version: `python -m tests.unit.wire.test_golden_files` writes
+those that are missing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from tandem.backends.torch.kv_files import KvTensors, TorchKvFiles
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex
 from tandem.index.records import Document
-from tandem.index.sqlite_database import MIGRATIONS
+from tandem.index.searcher import SearchMode
+from tandem.index.sqlite_database import VERSION
 from tandem.index.sqlite_store import DATABASE, verify_folder
 from tandem.net.access_keys import key_line, new_key, parse_keys
 from tandem.net.scopes import Caller, Scope
@@ -30,6 +30,7 @@ from tests.unit.backends.reference_models import pair
 from tests.unit.index.word_vectors import WordVectors
 
 STORED = Path(__file__).parent / "golden" / "stored"
+GOLDEN = STORED / f"documents.v{VERSION}.db"
 CHUNKING = Chunking(16, 4)
 DOCUMENTS = (
     Document("a", "ten", "a title"),
@@ -41,23 +42,16 @@ OWNED = (
     (Document("b", "one of ann's", owner="ann"),),
     (Document("b", "two that bob shares", owner="bob", shared=True),),
 )
-"""Since version 2."""
 ORIGIN = KvOrigin("weights", "vocabulary", "document", 3)
 KEYS = {"edge-1": new_key(bytes(range(32))), "edge.2": new_key(bytes(32))}
 SCOPES = frozenset({Scope.VERIFY, Scope.GENERATE})
 ADVICE = "a stored format has changed: read the kept file as before, and keep a new one beside it"
 
 
-def test_a_database_of_every_schema_version_opens_with_what_it_holds(tmp_path: Path) -> None:
-    kept = sorted(STORED.glob("documents.v*.db"))
-    assert len(kept) == len(MIGRATIONS), "keep a golden file of each version of the schema"
-    for path in kept:
-        folder = tmp_path / path.stem
-        folder.mkdir()
-        shutil.copy(path, folder / DATABASE)
-        owned = 0 if path.name == "documents.v1.db" else len(OWNED)
-        assert contents(folder) == json.loads(path.with_suffix(".json").read_text()), ADVICE
-        assert verify_folder(folder).documents == len(DOCUMENTS) + owned
+def test_a_database_of_this_version_opens_with_what_it_holds(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN, tmp_path / DATABASE)
+    assert contents(tmp_path) == json.loads(GOLDEN.with_suffix(".json").read_text()), ADVICE
+    assert verify_folder(tmp_path).documents == len(DOCUMENTS) + len(OWNED)
 
 
 def test_a_file_of_keys_and_values_is_read() -> None:
@@ -89,12 +83,15 @@ def contents(folder: Path) -> Any:
                 "text": content.text,
                 "hash": content.content_hash,
                 "spans": [list(span) for span in content.spans],
-                "vectors": content.vectors.astype("<f4").tobytes().hex(),
             }
-            for content in index.contents()
+            for _, content in index._store.documents(owner=None)
         ]
-        hits = [asdict(hit) for hit in index.search("nine", 2)]
-        found = {"texts": texts, "ids": index.texts(), "found": [hit["text"] for hit in hits]}
+        hits = [
+            {"text": hit.text, "similarity": round(hit.similarity or 0.0, 4)}
+            for mode in SearchMode
+            for hit in index.search("nine", 2, mode)
+        ]
+        found = {"texts": texts, "ids": index.texts(), "found": hits}
         for owner in ("ann", "bob"):
             if texts_of := index.texts(owner):
                 found[owner] = texts_of
@@ -122,17 +119,16 @@ TENSORS = tensors()
 def keep_missing() -> None:
     """Write the files of the newest versions, where there are none."""
     STORED.mkdir(parents=True, exist_ok=True)
-    database = STORED / f"documents.v{len(MIGRATIONS)}.db"
-    if not database.exists():
+    if not GOLDEN.exists():
         folder = STORED / "new"
         with closing(DocumentIndex(folder, WordVectors(8), CHUNKING)) as index:
             index.add(DOCUMENTS)
             for documents in OWNED:
                 index.add(documents)
         found = contents(folder)
-        shutil.move(folder / DATABASE, database)
+        shutil.move(folder / DATABASE, GOLDEN)
         shutil.rmtree(folder)
-        database.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+        GOLDEN.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     if not (kv := STORED / "kv.v1.safetensors").exists():
         kv.write_bytes(kv_files().pack(TENSORS, ORIGIN))
     if not (keys := STORED / "keys.v2.txt").exists():
