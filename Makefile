@@ -112,7 +112,7 @@ test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs
 
 clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_VENV)-load/.installed) ## the environments of test-clients; kept for later
 
-test-clients: setup proto clients-env ## other people's clients against a running suite; CLIENTS=all: the large ones too
+test-clients: setup proto clients-env real-pair ## other people's clients against a running suite; CLIENTS=all: the large ones too
 	$(BIN)/python -m pytest tests/clients --clients $(CLIENTS_VENV) --clients-required \
 	  $(if $(filter all,$(CLIENTS)),--load-generators $(CLIENTS_VENV)-load) $(PYTEST_ARGS)
 

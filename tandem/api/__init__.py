@@ -2,7 +2,7 @@
 
 from tandem.api.errors import AccessDenied, DeadlineExceeded
 from tandem.api.options import GenerationOptions, preset
-from tandem.api.results import Answer, ChoiceFigures, Figures, Piece, SideFigures
+from tandem.api.results import Answer, Piece
 from tandem.api.suites import (
     AsyncStream,
     AsyncSuite,
@@ -20,6 +20,7 @@ from tandem.core.errors import (
     TandemError,
     Unavailable,
 )
+from tandem.generation.figures import ChoiceFigures, Figures, SideFigures
 from tandem.suite.models import CannotLoad
 
 __all__ = [

@@ -42,19 +42,20 @@ class StopStrings:
         self._stops = stops
         self._included = included
         self._held = ""
-        self._matched = False
+        self.matched = ""
+        """The stop string that ended the text; empty before one did."""
 
     def push(self, text_delta: str, *, may_end: bool = True) -> tuple[str, bool]:
         """Take more text; return (text now safe to emit, whether a stop string is complete). One
         that is complete with this text counts only if the text `may_end` here; it may have begun
         where that could not be."""
-        if self._matched:
+        if self.matched:
             return "", True
         text = self._held + text_delta
         if may_end and (match := self._first_match(text, len(self._held))) is not None:
             end, start = match
             self._held = ""
-            self._matched = True
+            self.matched = text[start:end]
             return text[: end if self._included else start], True
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         safe = len(text) - keep

@@ -4,126 +4,206 @@ events make up are those of the whole answer."""
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from tandem.gateway.bodies import Writer
-from tandem.gateway.body_parsing import UINT32, Strict
-from tandem.gateway.error_forms import MESSAGES_PATH, error_body
-from tandem.gateway.errors import unsupported, validation_error
+from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient
+from tandem.gateway.choice_reader import (
+    CallPiece,
+    ChoiceReader,
+    Parts,
+    Piece,
+    ReasoningOptions,
+    Thought,
+)
+from tandem.gateway.constraints import JsonSchema
+from tandem.gateway.errors import MESSAGES_PATH, unsupported
 from tandem.gateway.event_stream import StreamForm, server_sent
+from tandem.gateway.messages import refused_unless
 from tandem.gateway.parallel_choices import ChoiceDelta
-from tandem.gateway.responses import Ignored
-from tandem.gateway.schema import ChatCompletionRequest, Count, Seed, Stops, TandemOptions
-from tandem.gateway.tool_calls import MAX_TOOLS, STRICT, ToolName, complete_calls
+from tandem.gateway.schema import (
+    ChatCompletionRequest,
+    Count,
+    ReasoningEffort,
+    Seed,
+    Stops,
+    TandemOptions,
+    chat_from,
+)
+from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
+from tandem.text.families import CallFormat
 
-StopReason = Literal["end_turn", "max_tokens", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence"]
 
 
-class MessageText(Strict):
+class TextBlock(Lenient):
     type: Literal["text"]
     text: str
-    cache_control: Ignored = None
-    citations: Ignored = None
 
 
-class MessageImageSource(Strict):
+class ImageSource(Lenient):
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
     data: str
 
 
-class MessageImage(Strict):
+class ImageBlock(Lenient):
     type: Literal["image"]
-    source: MessageImageSource
-    cache_control: Ignored = None
+    source: ImageSource
 
 
-class MessageToolUse(Strict):
-    """A tool call, in an answer or passed back."""
+class TextSource(Lenient):
+    type: Literal["text"]
+    data: str
+
+
+class DocumentBlock(Lenient):
+    """A document that is a text."""
+
+    type: Literal["document"]
+    source: TextSource
+
+
+class ToolUseBlock(Lenient):
+    """A tool call of an earlier answer."""
 
     type: Literal["tool_use"]
     id: str
     name: ToolName
     input: dict[str, Any]
-    cache_control: Ignored = None
 
 
-class MessageToolResult(Strict):
+ResultBlock = Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]
+
+
+class ToolResultBlock(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Annotated[list[MessageText], Field(fail_fast=True)] = ""
-    is_error: Ignored = None
-    cache_control: Ignored = None
+    content: str | Annotated[list[ResultBlock], Field(fail_fast=True)] | None = None
 
 
-class MessageThinking(Strict):
+class ThinkingBlock(Lenient):
     """What a model thought before an earlier answer, for chat templates that keep it."""
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""
 
 
-MessageBlock = Annotated[
-    MessageText | MessageImage | MessageToolUse | MessageToolResult | MessageThinking,
+class UnreadBlock(Lenient):
+    """What only the server that wrote it can read."""
+
+    type: Literal["redacted_thinking"]
+
+
+InputBlock = Annotated[
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | UnreadBlock,
     Field(discriminator="type"),
 ]
 
 
-class InputTurn(Strict):
-    role: Literal["user", "assistant"]
-    content: str | Annotated[list[MessageBlock], Field(fail_fast=True)]
+class InputTurn(Lenient):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Annotated[list[InputBlock], Field(fail_fast=True)]
 
 
-class MessageTool(Strict):
+class FunctionTool(Lenient):
     name: ToolName
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
     description: str | None = None
-    type: Literal["custom"] | None = None
     strict: bool | None = Field(default=None, description=STRICT)
-    cache_control: Ignored = None
 
 
-class MessageToolChoice(Strict):
+class ServerTool(Lenient):
+    """A tool of a kind whose schema only Anthropic's models know."""
+
+    type: str
+    name: str | None = None
+
+
+def _tool_kind(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "function" if kind in (None, "custom") else "server"
+
+
+InputTool = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[ServerTool, Tag("server")],
+    Discriminator(_tool_kind),
+]
+
+
+class MessageToolChoice(Lenient):
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = Field(default=None, description="Only with the type `tool`.")
     disable_parallel_tool_use: bool | None = None
 
 
-class NoThinking(Strict):
-    type: Literal["disabled"]
+class Thinking(Lenient):
+    """Whether the model thinks before it answers, and whether its thinking is returned: as it is,
+    also where a summary is wanted."""
+
+    type: Literal["disabled", "enabled", "adaptive"] = Field(
+        description="`adaptive`: the chat template decides."
+    )
+    budget_tokens: Count | None = Field(
+        default=None, description="Maximum tokens of thinking, with the type `enabled`."
+    )
+    display: Literal["summarized", "omitted"] | None = None
 
 
-class WithThinking(Strict):
-    """Return what the model thinks before it answers, and have it think no longer than this."""
-
-    type: Literal["enabled"]
-    budget_tokens: Count
+class OutputFormat(Lenient):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema = Field(alias="schema")
 
 
-class MessagesPrompt(Strict):
+class OutputConfig(Lenient):
+    effort: ReasoningEffort | None = Field(
+        default=None,
+        description="How long the model thinks: the variable `reasoning_effort` of its chat"
+        " template. A template that does not know it ignores it.",
+    )
+    format: OutputFormat | None = None
+
+
+class MessagesPrompt(Body):
     """What becomes the prompt."""
 
     model: str
     messages: Annotated[list[InputTurn], Field(min_length=1, fail_fast=True)]
-    system: str | Annotated[list[MessageText], Field(fail_fast=True)] | None = None
-    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    system: str | Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[InputTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
+        default=None,
+        description="Functions. Anthropic's tools are not offered to the model, so they are refused"
+        " where `tool_choice` is not `auto` and there is no function.",
+    )
     tool_choice: MessageToolChoice | None = None
-    thinking: Annotated[NoThinking | WithThinking, Field(discriminator="type")] | None = Field(
+    thinking: Thinking | None = Field(
         default=None,
         description="Default: the chat template decides whether the model thinks, and the thinking"
         " is not returned.",
     )
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = Field(
+        default=None, description="Older name of `output_config.format`."
+    )
+    mcp_servers: Annotated[
+        None, BeforeValidator(refused_unless("send the servers' tools in tools"))
+    ] = None
+    container: Annotated[None, BeforeValidator(refused_unless("no code is run here"))] = None
 
 
 class CountTokensRequest(MessagesPrompt):
     """Body of POST /v1/messages/count_tokens. The last message must be the user's."""
 
 
-class TokenCount(Strict):
+class TokenCount(Answer):
     """Tokens of the prompt that /v1/messages would make of the same body."""
 
     input_tokens: int
@@ -142,60 +222,85 @@ class MessagesRequest(MessagesPrompt):
         default=None, description="Seed of the sampling. Not part of Anthropic's API."
     )
     tandem: TandemOptions = TandemOptions()
-    metadata: Ignored = None
-    service_tier: Ignored = None
 
 
-class AnswerText(Strict):
-    type: Literal["text"]
+class AnswerText(Answer):
+    type: Literal["text"] = "text"
     text: str
+    citations: None = None
 
 
-class AnswerThinking(Strict):
-    type: Literal["thinking"]
+class AnswerThinking(Answer):
+    type: Literal["thinking"] = "thinking"
     thinking: str
-    signature: Literal[""]
+    signature: Literal[""] = ""
 
 
-class AnswerToolUse(Strict):
-    type: Literal["tool_use"]
+class ToolCaller(Answer):
+    type: Literal["direct"] = "direct"
+
+
+class AnswerToolUse(Answer):
+    type: Literal["tool_use"] = "tool_use"
     id: str
     name: str
     input: dict[str, Any]
+    caller: ToolCaller = ToolCaller()
 
 
-class MessageUsage(Strict):
+AnswerBlock = AnswerText | AnswerThinking | AnswerToolUse
+
+
+class CacheCreation(Answer):
+    ephemeral_5m_input_tokens: Literal[0] = 0
+    ephemeral_1h_input_tokens: Literal[0] = 0
+
+
+class MessageUsage(Answer):
     input_tokens: int = Field(description="Prompt tokens that were not in the prefix cache.")
-    cache_creation_input_tokens: Literal[0]
+    cache_creation: CacheCreation = CacheCreation()
+    cache_creation_input_tokens: Literal[0] = 0
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: None = None
+    server_tool_use: None = None
+    service_tier: Literal["standard"] = "standard"
+    inference_geo: None = None
 
 
-class MessageObject(Strict):
-    """An answer. `stop_reason` is `end_turn` after a stop sequence, too."""
-
+class MessageObject(Answer):
     id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
     model: str
-    content: list[AnswerText | AnswerThinking | AnswerToolUse]
-    stop_reason: StopReason | None
-    stop_sequence: None
+    content: list[AnswerBlock]
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = Field(
+        default=None, description="The stop sequence that ended the answer."
+    )
+    stop_details: None = None
+    container: None = None
     usage: MessageUsage
 
 
-class MessageDelta(Strict):
-    """What is added to a block, or to the message at its end."""
+class BlockDelta(Answer):
+    """What is added to a block."""
 
-    type: Literal["text_delta", "thinking_delta", "input_json_delta"] | None = None
-    text: str | None = None
-    thinking: str | None = None
-    partial_json: str | None = None
-    stop_reason: StopReason | None = None
-    stop_sequence: None = None
+    type: Literal["text_delta", "thinking_delta", "input_json_delta"]
+    text: str | None = Absent
+    thinking: str | None = Absent
+    partial_json: str | None = Absent
 
 
-class MessageEvent(Strict):
+class EndDelta(Answer):
+    """What is added to the message at its end."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+    container: None = None
+
+
+class MessageEvent(Answer):
     """Event of a streamed message."""
 
     type: Literal[
@@ -207,23 +312,11 @@ class MessageEvent(Strict):
         "message_stop",
         "ping",
     ]
-    message: MessageObject | None = None
-    index: int | None = None
-    content_block: AnswerText | AnswerThinking | AnswerToolUse | None = None
-    delta: MessageDelta | None = None
-    usage: MessageUsage | None = None
-
-
-class MessageErrorDetails(Strict):
-    type: str
-    message: str
-
-
-class MessageError(Strict):
-    """Error in Anthropic's format. A broken stream ends with it."""
-
-    type: Literal["error"]
-    error: MessageErrorDetails
+    message: MessageObject | None = Absent
+    index: int | None = Absent
+    content_block: AnswerBlock | None = Absent
+    delta: BlockDelta | EndDelta | None = Absent
+    usage: MessageUsage | None = Absent
 
 
 def chat_of_messages(asked: MessagesRequest) -> ChatCompletionRequest:
@@ -235,7 +328,6 @@ def chat_of_messages(asked: MessagesRequest) -> ChatCompletionRequest:
         top_p=asked.top_p,
         top_k=asked.top_k,
         stop=asked.stop_sequences,
-        stream=asked.stream,
         seed=asked.seed,
         tandem=asked.tandem,
     )
@@ -249,36 +341,39 @@ def chat_to_count(asked: CountTokensRequest) -> ChatCompletionRequest:
 def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last message must be the user's")
+    functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]
     choice = asked.tool_choice
-    body: dict[str, Any] = {
-        "model": asked.model,
-        "messages": [*_system(asked), *_messages(asked.messages)],
-        "tools": [_function(tool) for tool in asked.tools or ()] or None,
-        "tool_choice": None if choice is None else _tool_choice(choice),
-        "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
+    if asked.tools and not functions and choice and choice.type not in ("auto", "none"):
+        raise unsupported("tools.0.type", "send functions")
+    system = [{"role": "system", "content": _text(asked.system)}] if asked.system else []
+    config = asked.output_config or OutputConfig()
+    wanted = config.format or asked.output_format
+    schema = None if wanted is None else {"name": "format", "schema": wanted.json_schema}
+    return chat_from(
+        model=asked.model,
+        messages=[*system, *_messages(asked.messages)],
+        tools=[_function(tool) for tool in functions] or None,
+        tool_choice=None if choice is None or not functions else _tool_choice(choice),
+        parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
+        response_format=schema and {"type": "json_schema", "json_schema": schema},
+        reasoning_effort=config.effort,
         **_thinking(asked.thinking),
         **more,
-    }
-    given = {name: value for name, value in body.items() if value is not None}
-    try:
-        return ChatCompletionRequest.model_validate(given)
-    except ValidationError as error:
-        raise validation_error(error) from None
+    )
 
 
-def _thinking(thinking: NoThinking | WithThinking | None) -> dict[str, Any]:
+def _thinking(thinking: Thinking | None) -> dict[str, Any]:
     """Return the parameters of the chat that say whether to think. Callers that did not ask for
     thinking expect no block of it."""
-    if isinstance(thinking, WithThinking):
-        variables = {"chat_template_kwargs": {"enable_thinking": True}}
-        return {**variables, "thinking_token_budget": thinking.budget_tokens}
-    variables = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": False}}
-    return {**variables, "include_reasoning": False}
-
-
-def _system(asked: MessagesPrompt) -> Iterator[dict[str, Any]]:
-    if asked.system:
-        yield {"role": "system", "content": _text(asked.system)}
+    if thinking is None or thinking.type == "adaptive":
+        shown = thinking is not None and thinking.display != "omitted"
+        return {"include_reasoning": shown}
+    enabled = thinking.type == "enabled"
+    return {
+        "chat_template_kwargs": {"enable_thinking": enabled},
+        "thinking_token_budget": thinking.budget_tokens if enabled else None,
+        "include_reasoning": enabled and thinking.display != "omitted",
+    }
 
 
 def _messages(turns: Sequence[InputTurn]) -> Iterator[dict[str, Any]]:
@@ -289,43 +384,60 @@ def _messages(turns: Sequence[InputTurn]) -> Iterator[dict[str, Any]]:
             yield from _turn(turn.role, turn.content)
 
 
-def _turn(role: str, blocks: Sequence[MessageBlock]) -> Iterator[dict[str, Any]]:
-    """Yield a message for each tool result in a turn, then the rest of the turn as one message."""
+def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message for each tool result in a turn, then the rest of the turn as one message, to
+    which the results' images belong."""
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
-    thoughts: list[str] = []
+    thoughts = ""
     for block in blocks:
         match block:
-            case MessageThinking():
-                thoughts.append(block.thinking)
-            case MessageText():
-                parts.append({"type": "text", "text": block.text})
-            case MessageImage():
-                url = f"data:{block.source.media_type};base64,{block.source.data}"
-                parts.append({"type": "image_url", "image_url": {"url": url}})
-            case MessageToolUse():
+            case ThinkingBlock():
+                thoughts += block.thinking
+            case ToolUseBlock():
                 function = {"name": block.name, "arguments": json.dumps(block.input)}
                 calls.append({"id": block.id, "type": "function", "function": function})
-            case MessageToolResult():
-                result = {"tool_call_id": block.tool_use_id, "content": _text(block.content)}
-                yield {"role": "tool", **result}
+            case ToolResultBlock():
+                result = _parts(block.content or "")
+                parts += [part for part in result if part["type"] == "image_url"]
+                text = "".join(part["text"] for part in result if part["type"] == "text")
+                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+            case _:
+                parts += _parts([block])
     content: Any = parts
     if all(part["type"] == "text" for part in parts):
         content = "".join(part["text"] for part in parts)
-    message = {"role": role, "content": content}
-    if any(thoughts):
-        message["reasoning_content"] = "".join(thoughts)
+    message: dict[str, Any] = {"role": role, "content": content}
+    if thoughts:
+        message["reasoning_content"] = thoughts
     if calls:
         yield {**message, "tool_calls": calls}
     elif parts or not blocks:
         yield message
 
 
-def _text(content: str | Sequence[MessageText]) -> str:
+def _parts(content: str | Sequence[Any]) -> list[dict[str, Any]]:
+    """Return texts, documents and images as parts of a chat's content."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    parts: list[dict[str, Any]] = []
+    for block in content:
+        match block:
+            case TextBlock():
+                parts.append({"type": "text", "text": block.text})
+            case DocumentBlock():
+                parts.append({"type": "text", "text": block.source.data})
+            case ImageBlock():
+                url = f"data:{block.source.media_type};base64,{block.source.data}"
+                parts.append({"type": "image_url", "image_url": {"url": url}})
+    return parts
+
+
+def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def _function(tool: MessageTool) -> dict[str, Any]:
+def _function(tool: FunctionTool) -> dict[str, Any]:
     function = {"name": tool.name, "parameters": tool.input_schema, "strict": tool.strict}
     described = {} if tool.description is None else {"description": tool.description}
     return {"type": "function", "function": {**function, **described}}
@@ -338,121 +450,116 @@ def _tool_choice(choice: MessageToolChoice) -> str | dict[str, Any]:
 
 
 class MessageWriter:
-    """Writes the one answer of `writer`, a chat's, as Anthropic's API does."""
+    """Writes the one answer to a request for `model`, as Anthropic's API does. `calls`: how the
+    model writes tool calls; None if it is offered no tools."""
 
-    stream_form = StreamForm(
-        media_type="text/event-stream",
-        event=server_sent,
-        error=lambda refused: error_body(refused, MESSAGES_PATH),
-        keep_alive=server_sent({"type": "ping"}),
-    )
+    stream_form = StreamForm(path=MESSAGES_PATH, keep_alive=server_sent({"type": "ping"}))
 
-    def __init__(self, writer: Writer, model: str) -> None:
-        self._writer = writer
+    def __init__(self, model: str, reasoning: ReasoningOptions, calls: CallFormat | None) -> None:
+        self._number = uuid.uuid4().hex
+        self.id = f"msg_{self._number}"
         self._model = model
-        self._id = f"msg_{uuid.uuid4().hex}"
-        self._begun = False
+        self._reasoning = reasoning
+        self._calls = calls
+        self._reader: ChoiceReader | None = None
         self._blocks = 0
-        self._open: str | None = None
-        self._called = False
+        self._open: type[AnswerBlock] | None = None
 
-    def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
+    def whole(self, deltas: Sequence[ChoiceDelta]) -> MessageObject:
         """Return the whole answer, from its last piece."""
-        answer = self._writer.whole(deltas)
-        (choice,) = answer["choices"]
-        message = choice["message"]
-        blocks: list[dict[str, Any]] = []
-        if thinking := message.get("reasoning_content"):
-            blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
-        if message["content"]:
-            blocks.append({"type": "text", "text": message["content"]})
-        for call, arguments in complete_calls(message.get("tool_calls", ())):
-            blocks.append(_tool_use(call, arguments))
-        reason = _stop_reason(choice["finish_reason"], called=bool(message.get("tool_calls")))
-        return self._message(blocks, reason, _usage(answer["usage"]))
+        (last,) = deltas
+        parts = Parts.of(self._pieces(last.answer.text, last))
+        blocks: list[AnswerBlock] = []
+        if parts.thinking:
+            blocks.append(AnswerThinking(thinking=parts.thinking))
+        if parts.text or not (parts.thinking or parts.calls):
+            blocks.append(AnswerText(text=parts.text))
+        for place, name, arguments in parts.whole_calls():
+            blocks.append(AnswerToolUse(id=self._call_id(place), name=name, input=arguments))
+        return self._message(last, blocks, **self._end_of(last))
 
-    def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+    def events(self, delta: ChoiceDelta) -> Iterator[MessageEvent]:
         """Yield what a piece of the answer adds to a stream."""
-        if not self._begun:
-            self._begun = True
-            prompt = {"prompt_tokens": delta.answer.prompt_tokens, "completion_tokens": 0}
-            yield {"type": "message_start", "message": self._message([], None, _usage(prompt))}
-        if (chunk := self._writer.chunk(delta)) is None:
-            return
-        (choice,) = chunk["choices"]
-        if thinking := choice["delta"].get("reasoning_content"):
-            if self._open != "thinking":
-                yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
-            yield self._add({"type": "thinking_delta", "thinking": thinking})
-        if text := choice["delta"].get("content"):
-            if self._open != "text":
-                yield from self._begin({"type": "text", "text": ""})
-            yield self._add({"type": "text_delta", "text": text})
-        for call in choice["delta"].get("tool_calls", ()):
-            if "id" in call:
-                self._called = True
-                yield from self._begin(_tool_use(call, {}))
-            if arguments := call["function"]["arguments"]:
-                yield self._add({"type": "input_json_delta", "partial_json": arguments})
-        if choice["finish_reason"] is not None:
-            yield from self._end()
-            reason = _stop_reason(choice["finish_reason"], called=self._called)
-            usage = _usage(self._writer.usage_chunk()["usage"])
-            ended = {"stop_reason": reason, "stop_sequence": None}
-            yield {"type": "message_delta", "delta": ended, "usage": usage}
-            yield {"type": "message_stop"}
+        if self._reader is None:
+            yield MessageEvent(type="message_start", message=self._message(delta, []))
+        for piece in self._pieces(delta.text, delta):
+            match piece:
+                case Thought():
+                    yield from self._begin(AnswerThinking(thinking=""))
+                    yield self._add(type="thinking_delta", thinking=piece.text)
+                case CallPiece(name=str() as name):
+                    yield from self._close()
+                    number = self._call_id(piece.index)
+                    yield from self._begin(AnswerToolUse(id=number, name=name, input={}))
+                case CallPiece():
+                    yield self._add(type="input_json_delta", partial_json=piece.arguments)
+                case str():
+                    yield from self._begin(AnswerText(text=""))
+                    yield self._add(type="text_delta", text=piece)
+        if delta.ended:
+            if not self._blocks and self._open is None:
+                yield from self._begin(AnswerText(text=""))
+            yield from self._close()
+            end = EndDelta(**self._end_of(delta))
+            yield MessageEvent(type="message_delta", delta=end, usage=_usage(delta))
+            yield MessageEvent(type="message_stop")
 
-    def closing(self) -> Iterator[dict[str, Any]]:
+    def closing(self) -> Iterator[MessageEvent]:
         """Yield nothing: no event follows the last one."""
         return iter(())
 
-    def _begin(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield from self._end()
-        self._open = block["type"]
-        yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
+    def _pieces(self, text: str, delta: ChoiceDelta) -> list[Piece]:
+        if self._reader is None:
+            self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)
+        return self._reader.push(text, delta.ended)
 
-    def _add(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
+    def _begin(self, block: AnswerBlock) -> Iterator[MessageEvent]:
+        """Begin a block, unless one of its kind is open."""
+        if self._open is not type(block):
+            yield from self._close()
+            self._open = type(block)
+            yield MessageEvent(type="content_block_start", index=self._blocks, content_block=block)
 
-    def _end(self) -> Iterator[dict[str, Any]]:
+    def _add(self, **delta: Any) -> MessageEvent:
+        added = BlockDelta(**delta)
+        return MessageEvent(type="content_block_delta", index=self._blocks, delta=added)
+
+    def _close(self) -> Iterator[MessageEvent]:
         if self._open is not None:
-            yield {"type": "content_block_stop", "index": self._blocks}
+            yield MessageEvent(type="content_block_stop", index=self._blocks)
             self._open = None
             self._blocks += 1
 
-    def _message(
-        self, content: list[dict[str, Any]], reason: StopReason | None, usage: dict[str, Any]
-    ) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": content,
-            "stop_reason": reason,
-            "stop_sequence": None,
-            "usage": usage,
-        }
+    def _call_id(self, place: int) -> str:
+        return f"toolu_{self._number[:16]}_{place}"
+
+    def _message(self, delta: ChoiceDelta, content: list[AnswerBlock], **end: Any) -> MessageObject:
+        return MessageObject(
+            id=self.id, model=self._model, content=content, usage=_usage(delta), **end
+        )
+
+    def _end_of(self, ended: ChoiceDelta) -> dict[str, Any]:
+        """Return Anthropic's words for the end; OpenAI's do not always say that a tool was
+        called."""
+        summary = ended.answer.summary
+        assert summary is not None
+        assert self._reader is not None
+        reason: StopReason = "end_turn"
+        if summary.finish_reason == "length":
+            reason = "max_tokens"
+        elif self._reader.has_calls:
+            reason = "tool_use"
+        elif summary.stop_sequence:
+            reason = "stop_sequence"
+        stopped_by = summary.stop_sequence if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": stopped_by}
 
 
-def _stop_reason(finish_reason: str, *, called: bool) -> StopReason:
-    """Return Anthropic's reason for the end; OpenAI's does not always say that a tool was
-    called."""
-    if finish_reason == "length":
-        return "max_tokens"
-    return "tool_use" if called else "end_turn"
-
-
-def _tool_use(call: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    name = call["function"]["name"]
-    return {"type": "tool_use", "id": call["id"], "name": name, "input": arguments}
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
-    return {
-        "input_tokens": usage["prompt_tokens"] - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage["completion_tokens"],
-    }
+def _usage(delta: ChoiceDelta) -> MessageUsage:
+    summary = delta.answer.summary
+    cached = 0 if summary is None else summary.cached_tokens
+    return MessageUsage(
+        input_tokens=delta.answer.prompt_tokens - cached,
+        cache_read_input_tokens=cached,
+        output_tokens=0 if summary is None else summary.tokens,
+    )

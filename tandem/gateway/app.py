@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
-from fastapi.routing import APIRoute
+from fastapi import FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -23,41 +23,64 @@ from tandem.core.host_names import ANY
 from tandem.core.version import __version__
 from tandem.gateway.anthropic_messages import (
     CountTokensRequest,
+    MessageEvent,
+    MessageObject,
     MessagesRequest,
     MessageWriter,
+    TokenCount,
     chat_of_messages,
     chat_to_count,
 )
-from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
+from tandem.gateway.base_models import Absent, Answer
 from tandem.gateway.body_pace import BodyPace
-from tandem.gateway.body_parsing import parse_body
-from tandem.gateway.catalog import Catalog, ServingSuite
-from tandem.gateway.connection_body import BodyReader, CallerLeft, unless_ending, unless_gone
+from tandem.gateway.catalog import Catalog, ModelCard, ModelList, ServingSuite
+from tandem.gateway.choice_reader import ReasoningOptions
+from tandem.gateway.connection_body import BodyLimits, CallerLeft, cancel_on_disconnect
 from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
-from tandem.gateway.error_forms import COUNT_TOKENS_PATH, MESSAGES_PATH, error_response
-from tandem.gateway.errors import ApiError, api_error, invalid, json_response
-from tandem.gateway.even_stream import evenly
-from tandem.gateway.event_stream import EventStream
-from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
-from tandem.gateway.known_names import KnownNames
-from tandem.gateway.link_route import LinkRoute
-from tandem.gateway.ollama_route import OllamaRoute
-from tandem.gateway.openapi import (
+from tandem.gateway.errors import (
     CHAT_PATH,
-    COMPLETION_PATH,
-    DETOKENIZE_PATH,
-    EMBEDDINGS_PATH,
-    MODEL_PATH,
-    MODELS_PATH,
+    MESSAGES_PATH,
     RESPONSES_PATH,
-    TOKENIZE_PATH,
+    ApiError,
+    MessageError,
+    api_error,
+    error_response,
+    invalid,
+    json_response,
+    validation_error,
+)
+from tandem.gateway.even_stream import evenly
+from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, EventStream
+from tandem.gateway.guard import METRICS_PATH, Guard
+from tandem.gateway.kept_answers import KeptAnswers, place_after
+from tandem.gateway.known_names import KnownNames
+from tandem.gateway.ollama_route import OllamaRoute
+from tandem.gateway.openai_answer import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    OpenAIWriter,
+    TextCompletion,
+    TextCompletionChunk,
+)
+from tandem.gateway.openapi import (
+    AT_THE_DOOR,
+    FROM_THE_SUITE,
+    OF_A_BODY,
+    WITH_A_KEY,
+    add_route,
     openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
-from tandem.gateway.reasoning import ReasoningOptions
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
-from tandem.gateway.responses import RESPONSE_NAMES, ResponsesRequest, ResponseWriter, as_chat
+from tandem.gateway.responses import (
+    ResponseDeleted,
+    ResponseEvent,
+    ResponseObject,
+    ResponsesRequest,
+    ResponseWriter,
+    as_chat,
+)
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     CommonParameters,
@@ -66,17 +89,19 @@ from tandem.gateway.schema import (
 )
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.tool_schemas import refusal_of_schema
-from tandem.gateway.translated import AnswerWriter, Translate
 from tandem.gateway.web_page import WebPage
 from tandem.generation.request import LONGEST_ANSWER_S, GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.net.keys_file import KeysFileState
 from tandem.telemetry.metrics import Metrics
 
-RequestKind = TypeVar("RequestKind", bound=CommonParameters)
 _TANDEM_FIELDS = frozenset(
     TandemOptions.model_fields.keys() - ChatCompletionRequest.model_fields.keys()
 )
+COMPLETION_PATH = "/v1/completions"
+MODELS_PATH = "/v1/models"
+STREAM_PATH = "/v1/tandem/streams/{number}"
+_DONE = "[DONE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +111,8 @@ class GatewaySettings:
     /docs.
     `body_bytes_per_s`: of one key's bodies, together and on average; 0 is no limit.
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
-    for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
-    an emulated link, which callers may then change; `documents` are the device's, among which they
-    may then keep some of their own; `embedding_aliases` are other names of the embedding model;
+    for the suite to say. `page` serves the web page at `/`; `documents` are the device's, among
+    which callers may then keep some; `embedding_aliases` are other names of the embedding model;
     `model_defaults`: requests that name no sampling settings get those of the model's makers."""
 
     keys: Callable[[], KeyRing] | None = None
@@ -101,14 +125,13 @@ class GatewaySettings:
     max_requests: int = 256
     timeout_s: float = LONGEST_ANSWER_S
     page: bool = True
-    link_control: str = ""
     documents: TenantDocuments | None = None
     embedding_aliases: tuple[str, ...] = ()
     model_defaults: bool = True
 
     @property
     def web_page(self) -> WebPage | None:
-        able = {"link": bool(self.link_control), "documents": self.documents is not None}
+        able = {"documents": self.documents is not None}
         return WebPage(able) if self.page else None
 
 
@@ -153,49 +176,119 @@ def make_routes(
 ) -> FastAPI:
     """Return the application with all its routes, but without the `Guard` that asks callers for a
     key."""
-    gateway = _Gateway(suite, metrics, settings, ending or asyncio.Event())
-    app = FastAPI(
-        title="Tandem",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        generate_unique_id_function=_operation_id,
+    ending = ending or asyncio.Event()
+    gateway = _Gateway(suite, metrics, settings, ending)
+    app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
+    app.state.events = []
+    app.state.body_limits = BodyLimits(
+        max_bytes=settings.max_body_bytes,
+        pace=BodyPace(settings.body_bytes_per_s),
+        max_ids=lambda: gateway.catalog.context_length,
+        ending=ending,
     )
-    _route(app, "POST", CHAT_PATH, gateway.chat)
-    _route(app, "POST", COMPLETION_PATH, gateway.complete)
-    _route(app, "POST", RESPONSES_PATH, gateway.respond)
-    texts = TextEndpoints(suite, gateway.catalog, gateway.bodies, gateway.ending)
-    _route(app, "POST", EMBEDDINGS_PATH, texts.embed)
-    _route(app, "POST", TOKENIZE_PATH, texts.tokenize)
-    _route(app, "POST", DETOKENIZE_PATH, texts.detokenize)
-    _route(app, "POST", MESSAGES_PATH, gateway.create_message)
-    _route(app, "POST", COUNT_TOKENS_PATH, gateway.count_message_tokens)
+    posted = (*FROM_THE_SUITE, *OF_A_BODY)
+    route = partial(add_route, app)
+    route(
+        "POST",
+        CHAT_PATH,
+        gateway.chat,
+        answer=ChatCompletion,
+        event=ChatCompletionChunk,
+        last_event=_DONE,
+        refusals=posted,
+    )
+    route(
+        "POST",
+        COMPLETION_PATH,
+        gateway.complete,
+        answer=TextCompletion,
+        event=TextCompletionChunk,
+        last_event=_DONE,
+        refusals=posted,
+    )
+    route(
+        "POST",
+        RESPONSES_PATH,
+        gateway.respond,
+        answer=ResponseObject,
+        event=ResponseEvent,
+        last_event=_DONE,
+        refusals=posted,
+    )
+    one, kept = f"{RESPONSES_PATH}/resp_{{number}}", (*WITH_A_KEY, 400, 404)
+    route(
+        "GET",
+        one,
+        gateway.response,
+        answer=ResponseObject,
+        event=ResponseEvent,
+        last_event=_DONE,
+        refusals=(*kept, 410),
+    )
+    route("DELETE", one, gateway.delete_response, answer=ResponseDeleted, refusals=kept)
+    route("GET", STREAM_PATH, gateway.stream, text=EVENTS, refusals=(*kept, 410))
+    texts = TextEndpoints(suite, gateway.catalog, ending)
+    texts.add_routes(app)
+    route(
+        "POST",
+        MESSAGES_PATH,
+        gateway.create_message,
+        answer=MessageObject,
+        event=MessageEvent,
+        refusals=posted,
+        error=MessageError,
+    )
+    route(
+        "POST",
+        f"{MESSAGES_PATH}/count_tokens",
+        gateway.count_message_tokens,
+        answer=TokenCount,
+        refusals=posted,
+        error=MessageError,
+    )
     OllamaRoute(
         catalog=gateway.catalog,
-        bodies=gateway.bodies,
-        ending=gateway.ending,
-        answer=gateway.answer_translated,
+        ending=ending,
+        answer=gateway.answer,
         embeddings=texts.embeddings,
     ).add_routes(app)
     if settings.docs:
         add_docs_page(app)
-    _route(app, "GET", MODELS_PATH, gateway.models)
-    _route(app, "GET", MODEL_PATH.replace("}", ":path}"), gateway.model)
-    _route(app, "GET", METRICS_PATH, gateway.metrics)
-    _route(app, "GET", "/healthz", gateway.healthy)
-    _route(app, "GET", "/readyz", gateway.ready)
-    if settings.link_control:
-        LinkRoute(settings.link_control).add_routes(app)
+    route("GET", MODELS_PATH, gateway.models, answer=ModelList, refusals=FROM_THE_SUITE)
+    route(
+        "GET",
+        f"{MODELS_PATH}/{{model:path}}",
+        gateway.model,
+        answer=ModelCard,
+        refusals=(*FROM_THE_SUITE, 404),
+    )
+    route("GET", METRICS_PATH, gateway.metrics, text=CONTENT_TYPE_LATEST, refusals=WITH_A_KEY)
+    open_to_all = partial(route, "GET", needs_key=False, refusals=AT_THE_DOOR)
+    open_to_all("/healthz", gateway.healthy, answer=AliveAnswer)
+    open_to_all("/readyz", gateway.ready, answer=ReadyAnswer, answered_as={503: ReadyAnswer})
     if settings.documents is not None:
-        DocumentRoute(settings.documents, gateway.bodies).add_routes(app)
+        DocumentRoute(settings.documents).add_routes(app)
     if (page := settings.web_page) is not None:
         page.add_routes(app)
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
-    for kind in (ApiError, TandemError, Exception):
+    for kind in (ApiError, TandemError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
-    app.add_exception_handler(CallerLeft, _nobody)
+    app.add_exception_handler(CallerLeft, _client_closed)
     app.add_exception_handler(HTTPException, _no_such_route)
     return app
+
+
+class AliveAnswer(Answer):
+    status: Literal["ok"] = "ok"
+
+
+class ReadyAnswer(Answer):
+    status: Literal["ready", "not ready"]
+    reason: str | None = Absent
+    warning: str | None = Absent
+
+
+Number = Annotated[int, Query(ge=0, lt=2**32)]
 
 
 class _Gateway:
@@ -207,10 +300,10 @@ class _Gateway:
         ending: asyncio.Event,
     ) -> None:
         self._suite = suite
-        self.ending = ending
+        self._ending = ending
         self._registry = metrics.registry
         self._settings = settings
-        self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
+        self._kept = KeptAnswers(ending)
         self.catalog = Catalog(suite, settings.embedding_aliases, settings.model_defaults)
 
     @property
@@ -222,25 +315,84 @@ class _Gateway:
             default_sampling=self.catalog.default_sampling,
         )
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, request: Request, body: ChatCompletionRequest) -> Response:
         """Complete a conversation, using the model's chat template."""
-        return await self._answer(request, ChatCompletionRequest, self._chat_requests, CHAT)
+        return await self._openai(request, body)
 
-    def _chat_requests(
-        self, body: ChatCompletionRequest, limits: RequestLimits
-    ) -> list[GenerationRequest]:
-        """Return the requests of a chat. The suite must have been reached: the model's family is
-        not known before."""
-        return chat_requests(body, limits, self.catalog.family)
-
-    async def complete(self, request: Request) -> Response:
+    async def complete(self, request: Request, body: CompletionRequest) -> Response:
         """Complete one or several prompts, each a text or a list of token ids."""
-        return await self._answer(request, CompletionRequest, completion_requests, COMPLETION)
+        return await self._openai(request, body)
+
+    async def respond(self, request: Request, body: ResponsesRequest) -> Response:
+        """Create a response as OpenAI's Responses API does. It is kept only with `background`."""
+        chat = as_chat(body)
+        (asked,) = await self._asked(request, chat)
+        writer = ResponseWriter(body, asked, self._calls_of(chat))
+        return await self._answered(
+            request,
+            [asked],
+            writer,
+            stream=body.stream is True,
+            options=body.tandem,
+            kept=body.background is True,
+        )
+
+    async def response(
+        self,
+        number: str,
+        stream: bool = False,
+        starting_after: Number | None = None,
+    ) -> Response:
+        """Return a response that was created with `background`, or its events from the one after
+        `starting_after` on."""
+        kept = self._kept.find(f"resp_{number}")
+        if stream:
+            place = 0 if starting_after is None else starting_after + 1
+            return self._kept.stream(kept.writer.id, place)
+        assert isinstance(kept.writer, ResponseWriter)
+        with self._kept.reading(kept):
+            return json_response(kept.writer.response(kept.failure))
+
+    async def delete_response(self, number: str) -> Response:
+        """End a response that was created with `background`, and forget it."""
+        await self._kept.delete(f"resp_{number}")
+        return json_response(ResponseDeleted(id=f"resp_{number}"))
+
+    async def stream(
+        self,
+        number: str,
+        starting_after: Number | None = None,
+        last_event_id: Annotated[str, Header(max_length=256)] = "",
+    ) -> Response:
+        """Take up a stream that was asked for as `resumable`, after the event that the header
+        `Last-Event-ID` or `starting_after` names."""
+        place = 0 if starting_after is None else starting_after + 1
+        return self._kept.stream(number, place_after(last_event_id) if last_event_id else place)
+
+    async def create_message(self, request: Request, body: MessagesRequest) -> Response:
+        """Complete a conversation as Anthropic's Messages API does."""
+        chat = chat_of_messages(body)
+        asked = await self._asked(request, chat)
+        writer = MessageWriter(body.model, chat.reasoning, self._calls_of(chat))
+        return await self._answered(
+            request, asked, writer, stream=body.stream is True, options=body.tandem
+        )
+
+    async def count_message_tokens(self, request: Request, body: CountTokensRequest) -> Response:
+        """Count the tokens of a prompt as Anthropic's API does, without an answer."""
+        (counted,) = await self._asked(request, chat_to_count(body))
+        if counted.params.images:
+            raise invalid("messages", "messages: the tokens of images cannot be counted")
+        tokenizing = self._suite.tokenize(
+            counted.prompt, tools=counted.tools, chat_template_kwargs=counted.chat_template_kwargs
+        )
+        tokenized = await cancel_on_disconnect(request.receive, self._ending, tokenizing)
+        return json_response(TokenCount(input_tokens=len(tokenized.token_ids)))
 
     async def models(self) -> Response:
         """List the served models: the pair of draft and target model, and the embedding model if
         there is one."""
-        return json_response({"object": "list", "data": await self.catalog.cards()})
+        return json_response(ModelList(data=await self.catalog.cards()))
 
     async def model(self, model: str) -> Response:
         """Return one model by name."""
@@ -252,7 +404,7 @@ class _Gateway:
 
     async def healthy(self) -> Response:
         """Return 200 while the process runs (liveness probe)."""
-        return json_response({"status": "ok"})
+        return json_response(AliveAnswer())
 
     async def ready(self) -> Response:
         """Return whether an answer could be given now: the drafter and the cloud are reached, and
@@ -260,138 +412,100 @@ class _Gateway:
         else out: one mistake, brought to a whole fleet, must not end it."""
         keys = KeysFileState() if self._settings.keys_state is None else self._settings.keys_state()
         if keys.closed:
-            return json_response({"status": "not ready", "reason": keys.warning}, 503)
+            return json_response(ReadyAnswer(status="not ready", reason=keys.warning), 503)
         try:
             await self.catalog.reach()
         except TandemError as error:
-            return json_response(
-                {"status": "not ready", "reason": without_addresses(str(error))}, 503
-            )
-        return json_response(
-            {"status": "ready", **({"warning": keys.warning} if keys.warning else {})}
-        )
+            reason = without_addresses(str(error))
+            return json_response(ReadyAnswer(status="not ready", reason=reason), 503)
+        return json_response(ReadyAnswer(status="ready", warning=keys.warning or None))
 
-    async def _answer(
+    async def answer(
         self,
         request: Request,
-        kind: type[RequestKind],
-        requests_of: Callable[[RequestKind, RequestLimits], list[GenerationRequest]],
-        form: Form,
+        body: ChatCompletionRequest | CompletionRequest,
+        stream: bool,
+        writer_of: Callable[[Any], AnswerWriter],
     ) -> Response:
-        raw = await unless_ending(self.ending, self.bodies.read(request))
-        body = parse_body(raw, kind, self.catalog.context_length)
-        return await self._complete(request, body, requests_of, form)
+        """Answer another API's request, for which `body` stands. `writer_of` makes the writer,
+        given how the model writes tool calls."""
+        asked = await self._asked(request, body)
+        writer = writer_of(self._calls_of(body))
+        return await self._answered(request, asked, writer, stream=stream, options=body.tandem)
 
-    async def _complete(
-        self,
-        request: Request,
-        body: RequestKind,
-        requests_of: Callable[[RequestKind, RequestLimits], list[GenerationRequest]],
-        form: Form,
-        translate: Translate | None = None,
+    async def _openai(
+        self, request: Request, body: ChatCompletionRequest | CompletionRequest
     ) -> Response:
-        _note_grammar(request, body)
-        fingerprint = await self.catalog.fingerprint(body.model)
-        generation_requests = requests_of(body, self._limits)
+        asked = await self._asked(request, body)
         chat = body if isinstance(body, ChatCompletionRequest) else None
         options = body.stream_options
-        writer = Writer(
-            form=form,
+        writer = OpenAIWriter(
+            chat=chat is not None,
             model=body.model,
-            fingerprint=fingerprint,
-            requests=generation_requests,
-            prompts=len(generation_requests) // (body.n or 1),
-            echoes=await self._echoes(body, generation_requests),
+            fingerprint=await self.catalog.fingerprint(body.model),
+            requests=asked,
+            prompts=len(asked) // (body.n or 1),
+            echoes=await self._echoes(body, asked),
             reads_prompt=body.reads_prompt,
             prompt_only=body.prompt_only,
-            tools=chat is not None and bool(chat.offered),
             tool_named=chat is not None and chat.tool_named,
-            calls=self.catalog.family.calls,
-            reasoning=ReasoningOptions() if chat is None else chat.reasoning,
+            calls=self._calls_of(body),
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
+            reasoning=ReasoningOptions() if chat is None else chat.reasoning,
         )
-        return await self._written(
-            request,
-            generation_requests,
-            writer if translate is None else translate(writer),
-            stream=bool(body.stream),
-            even=body.tandem.even_stream,
-        )
+        stream = body.stream is True
+        return await self._answered(request, asked, writer, stream=stream, options=body.tandem)
 
-    async def answer_translated(
-        self,
-        request: Request,
-        body: ChatCompletionRequest | CompletionRequest,
-        translate: Translate,
-    ) -> Response:
-        """Answer `body`, which `request` stands for in another API."""
+    def _calls_of(self, body: CommonParameters) -> Any:
+        """Return how the model writes tool calls; None if it is offered no tools."""
+        offers = isinstance(body, ChatCompletionRequest) and bool(body.offered)
+        return self.catalog.family.calls if offers else None
+
+    async def _asked(
+        self, request: Request, body: ChatCompletionRequest | CompletionRequest
+    ) -> list[GenerationRequest]:
+        """Return the requests that a body stands for, once the suite was reached: the model's
+        family is not known before."""
+        if grammar := body.named_grammar():
+            request.state.grammar = grammar[0]
         if isinstance(body, ChatCompletionRequest):
-            return await self._complete(request, body, self._chat_requests, CHAT, translate)
-        return await self._complete(request, body, completion_requests, COMPLETION, translate)
-
-    async def create_message(self, request: Request) -> Response:
-        """Complete a conversation as Anthropic's Messages API does."""
-        raw = await unless_ending(self.ending, self.bodies.read(request))
-        asked = parse_body(raw, MessagesRequest, self.catalog.context_length)
-        return await self.answer_translated(
-            request, chat_of_messages(asked), lambda writer: MessageWriter(writer, asked.model)
-        )
-
-    async def count_message_tokens(self, request: Request) -> Response:
-        """Count the tokens of a prompt as Anthropic's API does, without an answer."""
-        raw = await unless_ending(self.ending, self.bodies.read(request))
-        asked = parse_body(raw, CountTokensRequest, self.catalog.context_length)
-        await self.catalog.fingerprint(asked.model)
-        (counted,) = self._chat_requests(chat_to_count(asked), self._limits)
-        if counted.params.images:
-            raise invalid("messages", "messages: the tokens of images cannot be counted")
-        tokenizing = self._suite.tokenize(
-            counted.prompt, tools=counted.tools, chat_template_kwargs=counted.chat_template_kwargs
-        )
-        tokenized = await unless_gone(request.receive, self.ending, tokenizing)
-        return json_response({"input_tokens": len(tokenized.token_ids)})
-
-    async def respond(self, request: Request) -> Response:
-        """Create a response as OpenAI's Responses API does, without storing it."""
-        raw = await unless_ending(self.ending, self.bodies.read(request))
-        body = parse_body(raw, ResponsesRequest, self.catalog.context_length)
-        chat = as_chat(body)
-        _note_grammar(request, chat)
+            request.state.tools = [tool.function.name for tool in body.offered]
         await self.catalog.fingerprint(body.model)
-        generation_requests = self._chat_requests(chat, self._limits)
-        writer = ResponseWriter(
-            body,
-            generation_requests[0].params,
-            self.catalog.family.calls if chat.offered else None,
-        )
-        return await self._written(
-            request,
-            generation_requests,
-            writer,
-            stream=bool(body.stream),
-            even=body.tandem.even_stream,
-        )
+        if isinstance(body, ChatCompletionRequest):
+            return chat_requests(body, self._limits, self.catalog.family)
+        return completion_requests(body, self._limits)
 
-    async def _written(
+    async def _answered(
         self,
         request: Request,
         asked: Sequence[GenerationRequest],
         writer: AnswerWriter,
         *,
         stream: bool,
-        even: bool,
+        options: TandemOptions,
+        kept: bool = False,
     ) -> Response:
         answering = deltas(self._suite, asked, self._settings.timeout_s)
-        if stream:
-            if even:
-                answering = evenly(answering)
-            first = await unless_gone(request.receive, self.ending, _next(answering))
-            return EventStream(writer, first, answering, self.ending)
-        ended = await unless_gone(request.receive, self.ending, _last_deltas(answering))
-        return json_response(writer.whole(ended))
+        kept = kept or (stream and options.resumable)
+        if kept:
+            self._kept.check_room()
+        if not (stream or kept):
+            last = _last_deltas(answering)
+            ended = await cancel_on_disconnect(request.receive, self._ending, last)
+            return json_response(writer.whole(ended))
+        if options.even_stream:
+            answering = evenly(answering)
+        first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
+        begun = BegunAnswer(writer, first, answering)
+        if not kept:
+            return EventStream(begun, self._ending)
+        self._kept.keep(begun)
+        if stream or not isinstance(writer, ResponseWriter):
+            return self._kept.stream(writer.id, 0)
+        return json_response(writer.response())
 
     async def _echoes(
         self, body: CommonParameters, asked: Sequence[GenerationRequest]
@@ -422,40 +536,29 @@ async def _last_deltas(answering: Any) -> list[ChoiceDelta]:
         return [delta async for delta in answering if delta.ended]
 
 
-def _operation_id(route: APIRoute) -> str:
-    """Return the name of an operation in generated clients."""
-    return route.name
-
-
-def _route(app: FastAPI, method: str, path: str, handler: Any) -> None:
-    """Add a route. The handler reads the body itself, within limits; `openapi` documents it."""
-    app.add_api_route(path, handler, methods=[method], response_model=None)
-
-
-def _note_grammar(request: Request, body: CommonParameters) -> None:
-    """Note which parameter of a body a grammar that is refused comes from."""
-    if grammar := body.named_grammar():
-        request.state.grammar = grammar[0]
-    if isinstance(body, ChatCompletionRequest):
-        request.state.tools = [tool.function.name for tool in body.offered]
-
-
 async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        error = _invalid_request(error)
     refused = api_error(error, _TANDEM_FIELDS)
-    if request.url.path == CHAT_PATH and refused.body["param"] == "prompt":
-        refused.body["param"] = "messages"  # which the suite made its prompt of
-    if refused.body["param"] in ("grammar", "processors"):
-        refused.body["param"] = getattr(request.state, "grammar", None)
+    if refused.param in ("grammar", "processors"):
+        refused.param = getattr(request.state, "grammar", None)
         names = getattr(request.state, "tools", ())
-        refused.body["message"] = refusal_of_schema(str(refused.body["message"]), names)
-    if request.url.path == RESPONSES_PATH and refused.body["param"] is not None:
-        name, dot, rest = refused.body["param"].partition(".")
-        refused.body["param"] = RESPONSE_NAMES.get(name) or name + dot + rest
+        refused.message = refusal_of_schema(refused.message, names)
     return error_response(refused, request.url.path)
 
 
-async def _nobody(request: Request, error: Exception) -> Response:
-    return Response(status_code=CALLER_LEFT)
+def _invalid_request(error: RequestValidationError) -> ApiError:
+    """Return the error without where FastAPI found the value: in the body, the path, or behind
+    it."""
+    details = [{**each, "loc": tuple(each["loc"][1:])} for each in error.errors()]
+    if details[0]["type"] == "missing" and not details[0]["loc"]:
+        return invalid(None, "the body is not JSON: it is empty", "invalid_json")
+    return validation_error(details)
+
+
+async def _client_closed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CallerLeft)
+    return Response(status_code=error.status_code)
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

@@ -6,12 +6,15 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Literal, Protocol
+
+from pydantic import Field
 
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, TandemError, Unavailable
 from tandem.core.prompt import Prompt
 from tandem.core.version import __version__
+from tandem.gateway.base_models import Answer
 from tandem.gateway.errors import ApiError
 from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, GenerationRequest
@@ -33,6 +36,40 @@ UNKNOWN_CONTEXT = 2**17
 USUAL_TOKENS = 4096
 UNSTATED_SHARE = 4
 """See `Catalog.unstated_tokens`: this part of a service's memory, and these tokens."""
+
+
+class ServedPair(Answer):
+    draft: str
+    context_length: int
+    presets: list[str]
+    default_preset: str
+    default_sampling: dict[str, float] = Field(
+        description="Sampling settings of requests that name none, from the model's"
+        " generation_config.json: `temperature`, `top_p`, `top_k`, `repetition_penalty`, as far as"
+        " it has them. Others have OpenAI's defaults."
+    )
+    logprobs: list[str] = Field(description="Presets that support log-probabilities.")
+    documents: list[str] = Field(description="Presets that answer from documents.")
+    lossy: list[str] = Field(
+        description="Presets whose answers do not follow the target's distribution exactly."
+    )
+
+
+class ServedEmbedding(Answer):
+    dimension: int
+
+
+class ModelCard(Answer):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["tandem"] = "tandem"
+    tandem: ServedPair | ServedEmbedding
+
+
+class ModelList(Answer):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
 
 
 class ServingSuite(Protocol):
@@ -171,35 +208,35 @@ class Catalog:
             raise ApiError(404, why, param="model", code="model_not_found")
         return known.embedding_dimension
 
-    async def card(self, model: str) -> dict[str, Any]:
+    async def card(self, model: str) -> ModelCard:
         """Return the card of one model. Raises ApiError 404 for a model that is not here."""
         for card in (cards := await self.cards()):
-            if card["id"] == model:
+            if card.id == model:
                 return card
-        why = f"The model '{model}' does not exist here; '{cards[0]['id']}' does."
+        why = f"The model '{model}' does not exist here; '{cards[0].id}' does."
         raise ApiError(404, why, param="model", code="model_not_found")
 
-    async def cards(self) -> list[dict[str, Any]]:
+    async def cards(self) -> list[ModelCard]:
         """Return the cards of the pair and of the embedding model, if there is one, as /v1/models
         lists them."""
         known = await self.reach()
-        common = {"object": "model", "created": self._created, "owned_by": "tandem"}
-        served = {
-            "draft": known.draft.model_name,
-            "context_length": _context_of(known),
-            "presets": list(known.presets),
-            "default_preset": DEFAULT_PRESET,
-            "default_sampling": self.default_sampling.named,
+        served = ServedPair(
+            draft=known.draft.model_name,
+            context_length=_context_of(known),
+            presets=list(known.presets),
+            default_preset=DEFAULT_PRESET,
+            default_sampling=self.default_sampling.named,
             **_kinds_of(known.presets),
-        }
-        cards = [{"id": known.target.model_name, **common, "tandem": served}]
-        if known.embedding:
-            vectors = {"dimension": known.embedding_dimension}
-            cards.extend(
-                {"id": name, **common, "tandem": vectors}
-                for name in (known.embedding, *self._embedding_aliases)
-            )
-        return cards
+        )
+        pair = ModelCard(id=known.target.model_name, created=self._created, tandem=served)
+        if not known.embedding:
+            return [pair]
+        vectors = ServedEmbedding(dimension=known.embedding_dimension)
+        names = (known.embedding, *self._embedding_aliases)
+        return [
+            pair,
+            *(ModelCard(id=name, created=self._created, tandem=vectors) for name in names),
+        ]
 
 
 def _context_of(described: DescribeResponse) -> int:

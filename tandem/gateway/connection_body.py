@@ -4,65 +4,98 @@ process stops before it is done."""
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Receive
 
-from tandem.core.errors import Unavailable
+from tandem.core.errors import TandemError, Unavailable
 from tandem.gateway.body_pace import BodyPace
-from tandem.gateway.errors import ApiError
+from tandem.gateway.body_parsing import parse_json
+from tandem.gateway.errors import ApiError, api_error
 from tandem.net.scopes import current_caller
 
 BODY_TIMEOUT_S = 30.0
 """What a caller gets to send its body, without the time for which it is not read."""
+CLIENT_CLOSED = 499
+"""No status that is ever sent; it is counted for callers who did not wait for theirs."""
 
 Work = TypeVar("Work")
 
 
-class CallerLeft(Exception):
+class CallerLeft(HTTPException):
     """Nobody is there any more to be answered."""
 
-
-class BodyReader:
-    """Reads bodies of at most `max_bytes`, each tenant's at its pace: a caller who sends faster is
-    not refused but held by TCP's flow control. Where no keys are needed all callers are one, and
-    nobody is to be kept from anybody."""
-
-    def __init__(self, max_bytes: int, pace: BodyPace) -> None:
-        self._max_bytes = max_bytes
-        self._pace = pace
-
-    async def read(self, request: Request) -> bytes:
-        """Return the body, which claims to be JSON. Raises ApiError 408, 413 or 415, or
-        CallerLeft."""
-        tenant = current_caller().holder
-        return await _read_body(request, self._max_bytes, self._pace if tenant else None, tenant)
+    def __init__(self) -> None:
+        super().__init__(CLIENT_CLOSED)
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read a body that is too small to be paced. Raises as `BodyReader.read`."""
-    return await _read_body(request, max_bytes)
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """What an application's bodies may be. `pace`: of each tenant; a caller who sends faster is not
+    refused but held by TCP's flow control. Where no keys are needed all callers are one, and nobody
+    is to be kept from anybody. `max_ids` gives the token ids that a prompt may have. Once `ending`
+    is set, no body is read any more."""
+
+    max_bytes: int
+    pace: BodyPace
+    max_ids: Callable[[], int]
+    ending: asyncio.Event
 
 
-async def _read_body(
-    request: Request, max_bytes: int, pace: BodyPace | None = None, tenant: str = ""
-) -> bytes:
+class LimitedRoute(APIRoute):
+    """A route whose body is read within the `BodyLimits` in its application's state."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_limited(request: Request) -> Response:
+            return await handle(_LimitedRequest(request.scope, request.receive))
+
+        return handle_limited
+
+
+class _LimitedRequest(Request):
+    """FastAPI asks for `body`, and for `json` where there is one."""
+
+    _read: bytes | None = None
+
+    async def body(self) -> bytes:
+        """Return the body. Raises as `read_body`."""
+        if self._read is None:
+            limits: BodyLimits = self.app.state.body_limits
+            try:
+                self._read = await fail_on_shutdown(limits.ending, read_body(self, limits))
+            except TandemError as error:  # FastAPI takes others than its own for a bad body
+                raise api_error(error) from None
+        return self._read
+
+    async def json(self) -> Any:
+        return parse_json(await self.body(), self.app.state.body_limits.max_ids())
+
+
+async def read_body(request: Request, limits: BodyLimits) -> bytes:
+    """Read a body that claims to be JSON. Raises ApiError 408, 413 or 415, or CallerLeft."""
     _check_media_type(request.headers.get("content-type", ""))
+    tenant = current_caller().holder
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
             raw = bytearray()
             async for part in request.stream():
                 raw += part
-                if len(raw) > max_bytes:
+                if len(raw) > limits.max_bytes:
                     # The server goes on reading and drops the rest, so that the caller gets to its
                     # answer.
-                    why = f"the body is larger than {max_bytes} bytes"
+                    why = f"the body is larger than {limits.max_bytes} bytes"
                     raise ApiError(413, why, code="request_too_large")
-                if pace is None:
+                if not tenant:
                     continue
-                if delay_s := pace.delay_s(tenant, len(part), time.monotonic()):
+                if delay_s := limits.pace.delay_s(tenant, len(part), time.monotonic()):
                     deadline.reschedule((deadline.when() or 0.0) + delay_s)
                     await asyncio.sleep(delay_s)
             return bytes(raw)
@@ -81,26 +114,25 @@ def _check_media_type(content_type: str) -> None:
         raise ApiError(415, why, code="unsupported_media_type")
 
 
-async def unless_gone(
-    receive: Receive, ending: asyncio.Event, work: Coroutine[Any, Any, Work]
+async def cancel_on_disconnect(
+    receive: Receive, ending: asyncio.Event, work: Awaitable[Work]
 ) -> Work:
-    """Wait like `unless_ending`; also raises CallerLeft if the caller leaves before. The body must
-    have been read."""
+    """Wait like `fail_on_shutdown`; also raises CallerLeft if the caller leaves before. The body
+    must have been read."""
     return await _unless(work, ending, _gone(receive))
 
 
-async def unless_ending(ending: asyncio.Event, work: Coroutine[Any, Any, Work]) -> Work:
+async def fail_on_shutdown(ending: asyncio.Event, work: Awaitable[Work]) -> Work:
     """Return what `work` returns, or raise what it raises; Unavailable, with the work cancelled, if
     `ending` is set before."""
     return await _unless(work, ending)
 
 
 async def _unless(
-    work: Coroutine[Any, Any, Work], ending: asyncio.Event, *ends: Coroutine[Any, Any, None]
+    work: Awaitable[Work], ending: asyncio.Event, *ends: Coroutine[Any, Any, None]
 ) -> Work:
-    working = asyncio.create_task(work)
-    stopping = asyncio.create_task(_stopping(ending))
-    watching = [stopping, *map(asyncio.create_task, ends)]
+    working = asyncio.ensure_future(work)
+    watching = [asyncio.create_task(each) for each in (_stopping(ending), *ends)]
     try:
         await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
         for ended in (task for task in watching if task.done() and not working.done()):

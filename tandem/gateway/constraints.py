@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.body_parsing import Strict, TokenId
+from tandem.gateway.base_models import Lenient, TokenId
 from tandem.gateway.errors import invalid
 
 MAX_CHOICES = 256
@@ -23,11 +23,11 @@ TokenIds = Annotated[list[TokenId], Field(max_length=2**14, fail_fast=True)]
 ANY_OBJECT: JsonSchema = {"type": "object"}
 
 
-class TextFormat(Strict):
+class TextFormat(Lenient):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Strict):
+class JsonObjectFormat(Lenient):
     type: Literal["json_object"]
 
 
@@ -39,16 +39,14 @@ class AnyJsonFormat(JsonObjectFormat):
     )
 
 
-class NamedSchema(Strict):
+class NamedSchema(Lenient):
+    """Answers always match the schema, also where it is not `strict`."""
+
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: str | None = None
     json_schema: JsonSchema = Field(default=ANY_OBJECT, alias="schema")
-    strict: bool | None = Field(
-        default=None, description="Ignored: answers always match the schema."
-    )
 
 
-class JsonSchemaFormat(Strict):
+class JsonSchemaFormat(Lenient):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
@@ -56,7 +54,7 @@ class JsonSchemaFormat(Strict):
 Format = Annotated[TextFormat | AnyJsonFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
-class StructuredOutputs(Strict):
+class StructuredOutputs(Lenient):
     """vLLM's structured outputs. Set exactly one field."""
 
     json_schema: JsonSchema | str | None = Field(default=None, alias="json")

@@ -6,20 +6,19 @@ import binascii
 from collections.abc import Mapping
 from typing import Annotated, Literal, Protocol
 
-from fastapi import FastAPI, Request
-from pydantic import Field
+from fastapi import FastAPI, Query
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
-from tandem.gateway.body_parsing import Strict, parse_body
-from tandem.gateway.connection_body import BodyReader
+from tandem.gateway.base_models import Answer, Body
 from tandem.gateway.errors import ApiError, invalid, json_response, lacks_scope
+from tandem.gateway.openapi import FROM_THE_SUITE, add_route
 from tandem.index.names import clean_name, shown
 from tandem.net.retriever_client import Upload
 from tandem.net.scopes import Scope, current_caller
 from tandem_api.retriever.v1.retriever_pb2 import ListRequest, ListResponse
 
 DOCUMENTS_PATH = "/v1/tandem/documents"
-DOCUMENT_PATH = f"{DOCUMENTS_PATH}/{{name}}"
 DEFAULT_LISTED = 100
 MAX_LISTED = 1000
 _FORMATS: Mapping[str, str] = {
@@ -49,8 +48,11 @@ class TenantDocuments(Protocol):
         """Return some of an owner's documents, and the totals of all of them."""
 
 
-class DocumentUpload(Strict):
-    """A document to store. It replaces the caller's document with the same name."""
+class DocumentUpload(Body):
+    """A document to store. It replaces the caller's document with the same name. Unknown fields are
+    refused: no other server has this route."""
+
+    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[
         str,
@@ -81,23 +83,23 @@ class DocumentUpload(Strict):
     ] = False
 
 
-class DocumentAdded(Strict):
+class DocumentAdded(Answer):
     name: str
     shared: bool
 
 
-class DocumentDeleted(Strict):
+class DocumentDeleted(Answer):
     name: str
     deleted: Literal[True] = True
 
 
-class DocumentEntry(Strict):
+class DocumentEntry(Answer):
     name: str
     bytes: Annotated[int, Field(description="Size of title and text in UTF-8.")]
     shared: bool
 
 
-class DocumentUsage(Strict):
+class DocumentUsage(Answer):
     """Storage used by the caller, and its limits. A limit of 0 means unlimited."""
 
     documents: int
@@ -106,7 +108,7 @@ class DocumentUsage(Strict):
     max_bytes: int
 
 
-class DocumentList(Strict):
+class DocumentList(Answer):
     """The caller's documents, sorted by name."""
 
     object: Literal["list"] = "list"
@@ -122,19 +124,21 @@ class DocumentList(Strict):
 
 
 class DocumentRoute:
-    def __init__(self, documents: TenantDocuments, bodies: BodyReader) -> None:
+    def __init__(self, documents: TenantDocuments) -> None:
         self._documents = documents
-        self._bodies = bodies
 
     def add_routes(self, app: FastAPI) -> None:
-        one = DOCUMENT_PATH.replace("}", ":path}")
-        app.add_api_route(DOCUMENTS_PATH, self.add, methods=["POST"], response_model=None)
-        app.add_api_route(DOCUMENTS_PATH, self.list_documents, methods=["GET"], response_model=None)
-        app.add_api_route(one, self.delete_document, methods=["DELETE"], response_model=None)
+        one, of_a_body = f"{DOCUMENTS_PATH}/{{name:path}}", (400, 408, 413, 415)
+        for method, path, handler, answer, refusals in (
+            ("POST", DOCUMENTS_PATH, self.add, DocumentAdded, of_a_body),
+            ("GET", DOCUMENTS_PATH, self.list_documents, DocumentList, (400,)),
+            ("DELETE", one, self.delete_document, DocumentDeleted, (400, 404)),
+        ):
+            statuses = (*FROM_THE_SUITE, *refusals)
+            add_route(app, method, path, handler, answer=answer, refusals=statuses)
 
-    async def add(self, request: Request) -> Response:
+    async def add(self, body: DocumentUpload) -> Response:
         """Add a document to the device. It is stored there and nowhere else."""
-        body = parse_body(await self._bodies.read(request), DocumentUpload, 0)
         name = clean_name(body.name)
         caller = current_caller()
         if body.shared and Scope.DOCUMENTS_SHARE not in caller.scopes:
@@ -149,16 +153,21 @@ class DocumentRoute:
             max_bytes=caller.quota.document_bytes,
         )
         await self._documents.add(upload)
-        return json_response(DocumentAdded(name=name, shared=body.shared).model_dump())
+        return json_response(DocumentAdded(name=name, shared=body.shared))
 
-    async def list_documents(self, request: Request) -> Response:
+    async def list_documents(
+        self,
+        after: Annotated[
+            str, Query(description="Return documents whose names sort after this one.")
+        ] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_LISTED - 1)] = DEFAULT_LISTED,
+    ) -> Response:
         """List the caller's documents and its storage quota."""
         caller = current_caller()
-        limit = _limit(request.query_params.get("limit"))
         listing = ListRequest(
             owner=caller.holder,
-            after=request.query_params.get("after", ""),
-            count=min(limit + 1, MAX_LISTED),
+            after=after,
+            count=min(limit + 1, MAX_LISTED),  # one more, to know whether there is one
             max_documents=caller.quota.documents,
             max_bytes=caller.quota.document_bytes,
         )
@@ -174,7 +183,7 @@ class DocumentRoute:
             max_bytes=listed.max_bytes,
         )
         more = len(listed.documents) > limit
-        return json_response(DocumentList(data=documents, has_more=more, usage=usage).model_dump())
+        return json_response(DocumentList(data=documents, has_more=more, usage=usage))
 
     async def delete_document(self, name: str) -> Response:
         """Delete one of the caller's documents."""
@@ -184,7 +193,7 @@ class DocumentRoute:
         if not await self._documents.delete(name, owner):
             why = f"you have no document {shown(name)!r}"
             raise ApiError(404, why, param="name", code="document_not_found")
-        return json_response(DocumentDeleted(name=shown(name)).model_dump())
+        return json_response(DocumentDeleted(name=shown(name)))
 
 
 def _bytes_of(body: DocumentUpload) -> bytes:
@@ -205,12 +214,3 @@ def _format_of(name: str, encoding: str) -> str:
     if encoding == "base64" and extension in _BINARY_FORMATS:
         return extension
     return _FORMATS.get(extension, "text")
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_LISTED
-    most = MAX_LISTED - 1  # one more is asked for, to know whether there is one
-    if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= most):
-        raise invalid("limit", f"limit: must be a whole number, 1 to {most}")
-    return int(text)

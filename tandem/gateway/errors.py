@@ -1,21 +1,23 @@
-"""Errors in OpenAI's format; the one place where the suite's errors become HTTP statuses.
-Invariant: what the caller did wrong is a 4xx that names the parameter where one is at fault; what
-the suite lacks is a 5xx, or a 429 that says when to come again; no inner words leave with a 500."""
+"""Errors in the form of the API that was asked, which is known by the path; the one place where the
+suite's errors become HTTP statuses. Invariant: what the caller did wrong is a 4xx that names the
+parameter where one is at fault, as that API calls it; what the suite lacks is a 5xx, or a 429 that
+says when to come again; no inner words leave with a 500."""
 
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice, takewhile
-from typing import Any, get_args
+from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
+from pydantic import Field
+from pydantic_core import PydanticSerializationError, to_json
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import without_addresses
+from tandem.gateway.base_models import Answer
 from tandem.index.owners import DocumentQuotaExceeded
 from tandem.net.quotas import HolderRefused
 from tandem.net.status import status_of
@@ -27,31 +29,62 @@ RETRY_AFTER_S = 1
 """What a refused caller is told to wait: a slot comes free when one answer of many ends."""
 
 _INVALID = "invalid_request_error"
+_SERVER = "server_error"
 _NAMED = re.compile(r"(\w+): (.+)", re.DOTALL)
 _BY_STATUS: Mapping[str, tuple[int, str, str]] = {
     "INVALID_ARGUMENT": (400, _INVALID, "invalid_value"),
     "OUT_OF_RANGE": (400, _INVALID, "invalid_value"),
     "RESOURCE_EXHAUSTED": (429, "rate_limit_error", "rate_limit_exceeded"),
-    "UNAVAILABLE": (503, "server_error", "unavailable"),
-    "FAILED_PRECONDITION": (503, "server_error", "misconfigured"),
-    "UNIMPLEMENTED": (501, "server_error", "not_implemented"),
-    "UNAUTHENTICATED": (502, "server_error", "services_disagree"),
-    "PERMISSION_DENIED": (502, "server_error", "services_disagree"),
-    "DATA_LOSS": (502, "server_error", "cloud_broke_the_conversation"),
-    "DEADLINE_EXCEEDED": (504, "server_error", "timeout"),
+    "UNAVAILABLE": (503, _SERVER, "unavailable"),
+    "FAILED_PRECONDITION": (503, _SERVER, "misconfigured"),
+    "UNIMPLEMENTED": (501, _SERVER, "not_implemented"),
+    "UNAUTHENTICATED": (502, _SERVER, "upstream_auth_failed"),
+    "PERMISSION_DENIED": (502, _SERVER, "upstream_auth_failed"),
+    "DATA_LOSS": (502, _SERVER, "upstream_protocol_error"),
+    "DEADLINE_EXCEEDED": (504, _SERVER, "timeout"),
 }
 _PARAMS = {"request": None, "images": "messages"}
 """Fields of the suite that callers know by another name."""
 _TOO_LONG = re.compile(r"the context holds \d+")
-_LONGEST_NAME = 64
-"""That is compared with others; this takes time, and a body may have a name of a megabyte."""
 _MOST_FORMS = 4
 """Of a field that are told: a message is read by people."""
+_LONGEST_TAG = 64
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic calls members of a union, where it says which of them refused a value."""
 
 
-class ApiError(Exception):
+class ErrorDetails(Answer):
+    message: str
+    type: str
+    param: str | None = Field(description="The request field that caused the error, if any.")
+    code: str | None
+
+
+class ErrorBody(Answer):
+    """Error response in OpenAI's format. A broken stream ends with it."""
+
+    error: ErrorDetails
+
+
+class MessageErrorDetails(Answer):
+    type: str
+    message: str
+
+
+class MessageError(Answer):
+    """Error in Anthropic's format. A broken stream ends with it."""
+
+    type: Literal["error"] = "error"
+    error: MessageErrorDetails
+
+
+class OllamaError(Answer):
+    """Error in Ollama's format. A broken stream ends with it."""
+
+    error: str
+
+
+class ApiError(HTTPException):
     """An answer that is an error."""
 
     def __init__(
@@ -64,13 +97,12 @@ class ApiError(Exception):
         kind: str = _INVALID,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, message, dict(headers or {}))
         self.status = status
-        self.headers = dict(headers or {})
-        self.body = {"message": message, "type": kind, "param": param, "code": code}
-
-    def response(self) -> Response:
-        return json_response({"error": self.body}, self.status, self.headers)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.kind = kind
 
 
 def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
@@ -80,10 +112,13 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
 
 def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
     """Return an error for a caller that asks for more than it may have now."""
-    headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))}
-    code = "rate_limit_exceeded"
-    kind = "rate_limit_error"
-    return ApiError(429, why, code=code, kind=kind, headers=headers)
+    return ApiError(
+        429,
+        why,
+        code="rate_limit_exceeded",
+        kind="rate_limit_error",
+        headers=_retry_after(retry_after_s),
+    )
 
 
 def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
@@ -96,18 +131,6 @@ def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
 def unsupported(param: str, why: str) -> ApiError:
     """Return an error for a parameter, or a value of one, that would have to be ignored."""
     return invalid(param, f"'{param}' is not supported here: {why}", "unsupported_parameter")
-
-
-def unknown_parameter(name: str, known: Iterable[str], instead: str = "") -> ApiError:
-    """Return an error for an unknown parameter. It says what to send `instead`, or else suggests
-    the most similar of the names `known` in the same object."""
-    within, dot, last = name.rpartition(".")
-    close = get_close_matches(last, known, n=1) if len(last) <= _LONGEST_NAME else []
-    meant = f"; did you mean '{within}{dot}{close[0]}'?" if close else ""
-    if instead:
-        meant = f"; {instead}"
-    words = f"Unrecognized request argument supplied: {name}{meant}"
-    return invalid(name, words, "unknown_parameter")
 
 
 def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset()) -> ApiError:
@@ -126,35 +149,36 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
         log.warning("an error named an address", details=whole)
     known = _BY_STATUS.get(code.name)
     if known is None:
-        return ApiError(500, details, kind="server_error", code="internal_error")
+        return ApiError(500, details, kind=_SERVER, code="internal_error")
     status, kind, word = known
     if status == 400 and (named := _NAMED.fullmatch(details)):
         return _invalid_field(named[1], named[2], tandem_fields)
     again_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S
-    headers = {"Retry-After": str(max(1, math.ceil(again_s)))} if status in (429, 503) else {}
+    headers = _retry_after(again_s) if status in (429, 503) else {}
     return ApiError(status, details, kind=kind, code=word, headers=headers)
 
 
-def validation_error(error: ValidationError, kind: type[BaseModel] | None = None) -> ApiError:
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(max(1, math.ceil(seconds)))}
+
+
+def validation_error(details: Sequence[Mapping[str, Any]]) -> ApiError:
     """Return an error that names the first field that pydantic refuses, and says why. If the field
-    may have several forms, it speaks of the form that fits furthest. `kind`: type of the body, for
-    the names that it knows."""
-    details = error.errors(include_url=False, include_input=False)
-    first = details[0]
-    if first["type"] == "json_invalid":
-        return invalid(None, f"the body is not JSON: {first['msg']}", "invalid_json")
-    location = first["loc"]
+    may have several forms, it speaks of the form that fits furthest."""
+    location = details[0]["loc"]
     field = _named_part(location)
-    if first["type"] == "extra_forbidden":
-        return unknown_parameter(field, _known_beside(location, kind))
+    if details[0]["type"] == "unknown_parameter":
+        context, within = details[0]["ctx"], f"{field}." if field else ""
+        name = within + context["name"]
+        meant = f"; did you mean '{within}{context['meant']}'?" if context["meant"] else ""
+        return invalid(name, f"Unknown parameter: {name}{meant}", "unknown_parameter")
     named = len(list(_named_parts(location)))
     same = [each for each in details if each["loc"][:named] == location[:named]]
     deepest = max(len(each["loc"]) for each in same)
     words: dict[str, list[str]] = {}
     for each in same:
         if len(each["loc"]) == deepest:
-            reasons = words.setdefault(_whole_name(each["loc"]), [])
-            reasons.append(_words(each))
+            words.setdefault(_whole_name(each["loc"]), []).append(_words(each))
     sentences = (_sentence(name, dict.fromkeys(what)) for name, what in words.items())
     return invalid(field or None, "; or ".join(islice(sentences, _MOST_FORMS)))
 
@@ -162,13 +186,97 @@ def validation_error(error: ValidationError, kind: type[BaseModel] | None = None
 def json_response(
     content: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return UTF-8 JSON. pydantic writes it several times as fast as Python's own module: the event
-    loop does nothing else meanwhile, and many vectors or log-probabilities are long."""
+    """Return UTF-8 JSON of a model, or of what pydantic can write."""
+    return Response(written(content), status, dict(headers or {}), "application/json")
+
+
+def written(content: Any) -> bytes:
+    """Return JSON in ASCII: some clients end a line of a stream at other characters than LF."""
     try:
-        written = to_json(content)
+        return to_json(content, ensure_ascii=True)
     except (PydanticSerializationError, UnicodeEncodeError):  # UTF-8 has no lone surrogates
-        written = json.dumps(content).encode()
-    return Response(written, status, dict(headers or {}), "application/json")
+        plain = content.model_dump() if isinstance(content, Answer) else content
+        return json.dumps(plain).encode()
+
+
+def error_response(error: ApiError, path: str) -> Response:
+    """Return `error` as the API of `path` answers it."""
+    return json_response(error_body(error, path), error.status, error.headers)
+
+
+RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
+OLLAMA_PREFIX = "/api/"
+OLLAMA_CHAT_PATH = f"{OLLAMA_PREFIX}chat"
+CHAT_PATH = "/v1/chat/completions"
+
+_RESPONSE_NAMES: Mapping[str, str] = {
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text",
+    "reasoning_effort": "reasoning",
+    "chat_template_kwargs": "reasoning",
+}
+_MESSAGE_NAMES: Mapping[str, str] = {
+    "prompt": "messages",
+    "stop": "stop_sequences",
+    "response_format": "output_config",
+    "reasoning_effort": "output_config",
+    "chat_template_kwargs": "thinking",
+    "thinking_token_budget": "thinking",
+}
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop"),
+    *("presence_penalty", "frequency_penalty"),
+)
+_OLLAMA_NAMES: Mapping[str, str] = {
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "response_format": "format",
+    **{name: f"options.{name}" for name in _SAMPLING},
+}
+"""Names of OpenAI's and of the suite's fields in the other APIs."""
+
+_ANTHROPIC_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def is_anthropic(path: str) -> bool:
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
+def error_body(error: ApiError, path: str) -> ErrorBody | MessageError | OllamaError:
+    """Return the body of `error` as the API of `path` writes it."""
+    if is_anthropic(path):
+        usual = _INVALID if error.status < 500 else "api_error"
+        kind = _ANTHROPIC_KINDS.get(error.status, usual)
+        message = _renamed(error, _MESSAGE_NAMES)
+        return MessageError(error=MessageErrorDetails(type=kind, message=message))
+    if path.startswith(OLLAMA_PREFIX):
+        of_chats = {"prompt": "messages"} if path == OLLAMA_CHAT_PATH else {}
+        return OllamaError(error=_renamed(error, {**_OLLAMA_NAMES, **of_chats}))
+    names = {"prompt": "messages"} if path == CHAT_PATH else {}
+    if path == RESPONSES_PATH:
+        names = dict(_RESPONSE_NAMES)
+    param = None if error.param is None else names.get(error.param.partition(".")[0], error.param)
+    told = ErrorDetails(message=error.message, type=error.kind, param=param, code=error.code)
+    return ErrorBody(error=told)
+
+
+def _renamed(error: ApiError, names: Mapping[str, str]) -> str:
+    """Return the error's message; a field named at its beginning is renamed as `names` says."""
+    field, colon, words = error.message.partition(": ")
+    if field in ("grammar", "processors"):  # which stand for one of several fields
+        field = error.param or field
+    return names.get(field, field) + colon + words
 
 
 def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiError:
@@ -177,7 +285,7 @@ def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiEr
     return invalid(named, f"{field}: {why}", code)
 
 
-def _words(detail: ErrorDetails) -> str:
+def _words(detail: Mapping[str, Any]) -> str:
     """Return what pydantic says of a value, in the API's words instead of Python's types."""
     context = detail.get("ctx", {})
     match detail["type"]:
@@ -197,8 +305,9 @@ def _words(detail: ErrorDetails) -> str:
             return "type: is required"
         case "union_tag_invalid":
             known = context["expected_tags"]
-            return f"the type '{context['tag'][:_LONGEST_NAME]}' is not supported; send {known}"
-    return detail["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+            return f"the type '{context['tag'][:_LONGEST_TAG]}' is not supported; send {known}"
+    words = str(detail["msg"])
+    return words.removeprefix("Value error, ").replace("Input should", "must", 1)
 
 
 def _sentence(name: str, words: Iterable[str]) -> str:
@@ -206,26 +315,10 @@ def _sentence(name: str, words: Iterable[str]) -> str:
     return f"{name}: {what}" if name else what
 
 
-def _known_beside(location: Sequence[int | str], kind: type[BaseModel] | None) -> list[str]:
-    """Return the names that the object at the location knows, as far as they can be found."""
-    for part in location[:-1]:
-        field = kind.model_fields.get(str(part)) if kind is not None else None
-        forms = (field.annotation, *get_args(field.annotation)) if field is not None else ()
-        models = [each for each in forms if isinstance(each, type) and issubclass(each, BaseModel)]
-        kind = models[0] if models else None
-    if kind is None:
-        return []
-    return [field.alias or name for name, field in kind.model_fields.items()]
-
-
 def _named_part(location: Sequence[int | str]) -> str:
     """Return where the field is, without the members of a union that pydantic names behind it; a
     member that is told by its type is named like the field in it."""
-    path: list[str] = []
-    for part in _named_parts(location):
-        if path[-1:] != [str(part)]:
-            path.append(str(part))
-    return ".".join(path)
+    return _joined(_named_parts(location))
 
 
 def _named_parts(location: Sequence[int | str]) -> Iterator[int | str]:
@@ -235,10 +328,17 @@ def _named_parts(location: Sequence[int | str]) -> Iterator[int | str]:
 def _whole_name(location: Sequence[int | str]) -> str:
     """Return where a value is, also inside of one form of a field: without what pydantic calls the
     forms."""
+    return _joined(
+        part
+        for part in location
+        if isinstance(part, int) or (_is_name(part) and not part[:1].isupper())
+    )
+
+
+def _joined(parts: Iterable[int | str]) -> str:
     path: list[str] = []
-    for part in location:
-        is_form = isinstance(part, str) and (not _is_name(part) or part[:1].isupper())
-        if not is_form and path[-1:] != [str(part)]:
+    for part in parts:
+        if path[-1:] != [str(part)]:
             path.append(str(part))
     return ".".join(path)
 

@@ -17,11 +17,17 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.errors import Unavailable
+from tandem.gateway.connection_body import CLIENT_CLOSED
 from tandem.gateway.document_route import DOCUMENTS_PATH
-from tandem.gateway.error_forms import ANTHROPIC_PATHS, error_response
-from tandem.gateway.errors import ApiError, api_error, lacks_scope, too_many
+from tandem.gateway.errors import (
+    ApiError,
+    api_error,
+    error_response,
+    is_anthropic,
+    lacks_scope,
+    too_many,
+)
 from tandem.gateway.known_names import KnownNames
-from tandem.gateway.link_route import LINK_PATH
 from tandem.net.access_keys import KeyRing
 from tandem.net.auth import RECHECK_S, Recheck
 from tandem.net.scopes import Caller, current_caller, note_caller
@@ -35,8 +41,6 @@ log = get_logger(__name__)
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 METRICS_PATH = "/metrics"
 PAGES_AT_ONCE = 32
-CALLER_LEFT = 499
-"""No status that is ever sent; it is counted for callers who did not wait for theirs."""
 
 
 class Guard:
@@ -88,7 +92,7 @@ class Guard:
                 if answer.status is None:
                     failed = error_response(api_error(error), scope["path"])
                     await failed(scope, receive, answer.send)
-            status = CALLER_LEFT if answer.status is None else answer.status
+            status = CLIENT_CLOSED if answer.status is None else answer.status
             self._series.answered(_route(scope), status)
             tell = log.debug if scope["path"] in OPEN_PATHS else log.info  # probes come for ever
             duration_s = time.monotonic() - began_s
@@ -183,9 +187,8 @@ class _Answer:
 
 def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
     """Return the scopes that open a route; one of them is enough. A key that asks for answers may
-    not change documents, slow or cut everybody's link, or read metrics, which name the other
-    tenants and what they ask for."""
-    if path == METRICS_PATH or (path == LINK_PATH and method != "GET"):
+    not change documents, or read metrics, which name the other tenants and what they ask for."""
+    if path == METRICS_PATH:
         return (KeyScope.ADMIN,)
     if path != DOCUMENTS_PATH and not path.startswith(f"{DOCUMENTS_PATH}/"):
         return (KeyScope.GENERATE,)
@@ -199,7 +202,7 @@ def _key(scope: MutableMapping[str, Any]) -> str:
     of its own."""
     headers = Headers(scope=scope)
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if not scheme and scope["path"] in ANTHROPIC_PATHS:
+    if not scheme and is_anthropic(scope["path"]):
         return headers.get("x-api-key", "").strip()
     return key.strip() if scheme.lower() == "bearer" else ""
 

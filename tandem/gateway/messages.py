@@ -9,24 +9,20 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from tandem.gateway.body_parsing import Strict
-
-
-class Lenient(Strict):
-    """An object with strict types whose unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
+from tandem.gateway.base_models import Lenient
 
 
-def _refused(instead: str) -> Callable[[object], object]:
-    """Return a validator that takes what says nothing, and refuses the rest with words for what to
-    send instead."""
+def refused_unless(instead: str, *neutral: object) -> Callable[[object], object]:
+    """Return a validator that takes what says nothing, or is `neutral`, and refuses the rest with
+    words for what to send instead."""
 
     def check(value: object) -> object:
-        if value is None or value is False or value == []:  # not 0, which equals False
-            return value
+        if value is None or value is False or value in ([], {}):  # not 0, which equals False
+            return None
+        if any(type(value) is type(each) and value == each for each in neutral):
+            return None
         raise ValueError(f"is not supported; {instead}")
 
     return check
@@ -45,7 +41,6 @@ class TextPart(Lenient):
 
 class ImageAddress(Lenient):
     url: str
-    detail: Any = Field(default=None, description="Ignored.")
 
 
 class ImagePart(Lenient):
@@ -145,7 +140,6 @@ class Message(Lenient):
         validate_default=False,
         description="Text of the message. Required unless `role` is `assistant`.",
     )
-    name: Any = Field(default=None, description="Ignored.")
     reasoning_content: Any = Field(
         default=None,
         description="What the assistant thought before it said `content`: a text, for chat"
@@ -157,14 +151,16 @@ class Message(Lenient):
         default=None,
         description="Id of the tool call that this message answers. Required if `role` is `tool`.",
     )
-    refusal: Annotated[None, BeforeValidator(_refused("send its text as `content`"))] = None
-    audio: Annotated[None, BeforeValidator(_refused("send its transcript as `content`"))] = None
+    refusal: Annotated[None, BeforeValidator(refused_unless("send its text as `content`"))] = None
+    audio: Annotated[None, BeforeValidator(refused_unless("send its transcript as `content`"))] = (
+        None
+    )
     function_call: Annotated[
-        None, BeforeValidator(_refused("send the call as an entry of `tool_calls`"))
+        None, BeforeValidator(refused_unless("send the call as an entry of `tool_calls`"))
     ] = None
     images: Annotated[
-        Annotated[list[Any], Field(max_length=0)] | None,
-        BeforeValidator(_refused("send `image_url` parts in `content`")),
+        None,
+        BeforeValidator(refused_unless("send `image_url` parts in `content`")),
     ] = None
 
     @property
@@ -175,6 +171,6 @@ class Message(Lenient):
         return first_text(self.reasoning_content, self.reasoning, "".join(parts))
 
     prefix: Annotated[
-        Literal[False] | None,
-        BeforeValidator(_refused("set `continue_final_message` to true beside `messages`")),
+        None,
+        BeforeValidator(refused_unless("set `continue_final_message` to true beside `messages`")),
     ] = None

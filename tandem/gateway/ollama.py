@@ -4,22 +4,25 @@ though it could change an answer, is refused."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
-from tandem.gateway.bodies import Writer
-from tandem.gateway.body_parsing import UINT32, MinusOne, Strict, Zero
+from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, MinusOne, Zero, absent
+from tandem.gateway.catalog import ModelCard, ServedEmbedding
+from tandem.gateway.choice_reader import ChoiceReader, Parts, ReasoningOptions
 from tandem.gateway.constraints import JsonSchema, Penalty
-from tandem.gateway.error_forms import OLLAMA_PREFIX, error_body
-from tandem.gateway.errors import invalid, validation_error
+from tandem.gateway.errors import OLLAMA_PREFIX, invalid, validation_error, written
 from tandem.gateway.event_stream import StreamForm
+from tandem.gateway.messages import refused_unless
 from tandem.gateway.parallel_choices import ChoiceDelta
-from tandem.gateway.responses import Ignored
-from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest, Stops
-from tandem.gateway.tool_calls import Tools, complete_calls
+from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest, Stops, chat_from
+from tandem.gateway.tool_grammar import Tools
+from tandem.generation.figures import figures_of
+from tandem.text.families import CallFormat
 
 NDJSON = "application/x-ndjson"
 _SAME_NAME = (
@@ -29,7 +32,7 @@ _SAME_NAME = (
 """Options that OpenAI's or vLLM's API knows by the same name."""
 
 
-class OllamaOptions(Strict):
+class OllamaOptions(Body):
     """Options of the sampling. What is not set has this server's default, not Ollama's."""
 
     num_predict: Annotated[int, Field(ge=-2, le=UINT32)] | None = Field(
@@ -53,31 +56,21 @@ class OllamaOptions(Strict):
         default=None, description="Penalties always count the whole prompt and answer."
     )
     mirostat: Zero | None = None
-    num_ctx: Ignored = None
-    num_keep: Ignored = None
-    num_batch: Ignored = None
-    num_gpu: Ignored = None
-    main_gpu: Ignored = None
-    num_thread: Ignored = None
-    use_mmap: Ignored = None
-    use_mlock: Ignored = None
-    low_vram: Ignored = None
-    numa: Ignored = None
+    tfs_z: Annotated[None, BeforeValidator(refused_unless("send top_p or min_p", 1, 1.0))] = None
 
 
-class OllamaFunction(Strict):
+class OllamaFunction(Lenient):
     name: str
     arguments: dict[str, Any]
-    index: Ignored = None
 
 
-class OllamaToolCall(Strict):
+class OllamaToolCall(Lenient):
     function: OllamaFunction
     id: str | None = None
     type: Literal["function"] | None = None
 
 
-class OllamaMessage(Strict):
+class OllamaMessage(Lenient):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     images: list[str] | None = Field(default=None, description="Images as base64.")
@@ -94,7 +87,7 @@ class OllamaMessage(Strict):
     )
 
 
-class _OllamaBody(Strict):
+class _OllamaBody(Body):
     model: str
     stream: bool | None = Field(default=None, description="Default: true.")
     format: Literal["", "json"] | JsonSchema | None = Field(
@@ -106,7 +99,6 @@ class _OllamaBody(Strict):
         description="Whether, or how much, the model thinks before it answers. Default: its chat"
         " template decides.",
     )
-    keep_alive: Ignored = None
 
     @property
     def streamed(self) -> bool:
@@ -131,20 +123,19 @@ class OllamaGenerateRequest(_OllamaBody):
     system: str | None = None
     images: list[str] | None = Field(default=None, description="Images as base64.")
     raw: bool | None = Field(default=None, description="Do not apply the chat template.")
-    template: Literal[""] | None = None
-    context: Annotated[list[int], Field(max_length=0)] | None = Field(
-        default=None, description="Not supported: send the conversation to /api/chat."
-    )
+    template: Annotated[None, BeforeValidator(refused_unless("send raw", ""))] = None
+    context: Annotated[
+        None, BeforeValidator(refused_unless("send the conversation to /api/chat"))
+    ] = None
 
 
-class OllamaShowRequest(Strict):
+class OllamaShowRequest(Lenient):
     """Body of POST /api/show."""
 
     model: str
-    verbose: Ignored = None
 
 
-class OllamaEmbedRequest(Strict):
+class OllamaEmbedRequest(Lenient):
     """Body of POST /api/embed."""
 
     model: str
@@ -157,110 +148,96 @@ class OllamaEmbedRequest(Strict):
         description="Read only the beginning of a text that is longer than the model's maximum"
         " length. Without it such a text is embedded in windows.",
     )
-    options: Ignored = None
-    keep_alive: Ignored = None
 
 
-class OllamaCalledFunction(Strict):
+class OllamaCalledFunction(Answer):
     name: str
     arguments: dict[str, Any]
 
 
-class OllamaCall(Strict):
+class OllamaCall(Answer):
     id: str
     function: OllamaCalledFunction
 
 
-class OllamaAnswerMessage(Strict):
-    role: Literal["assistant"]
+class OllamaAnswerMessage(Answer):
+    role: Literal["assistant"] = "assistant"
     content: str
-    thinking: str | None = Field(default=None, description="The thinking before the answer.")
-    tool_calls: list[OllamaCall] | None = None
+    thinking: str | None = absent("The thinking before the answer.")
+    tool_calls: list[OllamaCall] | None = Absent
 
 
-class _OllamaAnswer(Strict):
+class OllamaAnswer(Answer):
+    """An answer, or a line of a streamed one: of /api/chat with a `message`, of /api/generate with
+    a `response`. The figures come with the last line; durations are in nanoseconds."""
+
     model: str
     created_at: str
-    done: bool
-    done_reason: Literal["stop", "length", "load"] | None = None
-    total_duration: int | None = Field(default=None, description="Durations are in nanoseconds.")
-    load_duration: int | None = None
-    prompt_eval_count: int | None = None
-    prompt_eval_duration: int | None = None
-    eval_count: int | None = None
-    eval_duration: int | None = None
+    message: OllamaAnswerMessage | None = Absent
+    response: str | None = Absent
+    thinking: str | None = absent("The thinking before the response.")
+    done: bool = False
+    done_reason: Literal["stop", "length", "load"] | None = Absent
+    total_duration: int | None = Absent
+    load_duration: int | None = Absent
+    prompt_eval_count: int | None = Absent
+    prompt_eval_duration: int | None = Absent
+    eval_count: int | None = Absent
+    eval_duration: int | None = Absent
 
 
-class OllamaChatAnswer(_OllamaAnswer):
-    """An answer, or a line of a streamed one. The figures come with the last line."""
-
-    message: OllamaAnswerMessage
-
-
-class OllamaGenerateAnswer(_OllamaAnswer):
-    """An answer, or a line of a streamed one. The figures come with the last line."""
-
-    response: str
-    thinking: str | None = Field(default=None, description="The thinking before the answer.")
-
-
-class OllamaEmbeddings(Strict):
+class OllamaEmbeddings(Answer):
     model: str
     embeddings: list[list[float]]
     total_duration: int
-    load_duration: int
+    load_duration: int = 0
     prompt_eval_count: int
 
 
-class OllamaDetails(Strict):
-    parent_model: str
-    format: str
-    family: str
-    families: list[str]
-    parameter_size: str
-    quantization_level: str
+class OllamaDetails(Answer):
+    """Empty: unknown."""
+
+    parent_model: str = ""
+    format: str = ""
+    family: str = "tandem"
+    families: tuple[str, ...] = ("tandem",)
+    parameter_size: str = ""
+    quantization_level: str = ""
 
 
-class OllamaModel(Strict):
+class OllamaModel(Answer):
     name: str
     model: str
     modified_at: str
-    size: int = Field(description="Always 0: unknown.")
+    size: int = Field(default=0, description="Always 0: unknown.")
     digest: str
-    details: OllamaDetails
+    details: OllamaDetails = OllamaDetails()
 
 
-class OllamaModels(Strict):
+class OllamaModels(Answer):
     models: list[OllamaModel]
 
 
-class OllamaModelCard(Strict):
+class OllamaModelCard(Answer):
     modified_at: str
-    details: OllamaDetails
+    details: OllamaDetails = OllamaDetails()
     model_info: dict[str, Any]
     capabilities: list[Literal["completion", "tools", "embedding"]]
 
 
-class OllamaVersion(Strict):
+class OllamaVersion(Answer):
     version: str
-
-
-class OllamaError(Strict):
-    """Error in Ollama's format. A broken stream ends with it."""
-
-    error: str
 
 
 def chat_of(asked: OllamaChatRequest, model: str) -> ChatCompletionRequest:
     """Return the chat that asks `model` for the same. Raises ApiError."""
     tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()]
-    body = {
+    return chat_from(
         **_common_fields(asked, model),
         **_thinking(asked.think),
-        "messages": list(_messages(asked.messages)),
-        "tools": tools or None,
-    }
-    return _chat(body)
+        messages=list(_messages(asked.messages)),
+        tools=tools or None,
+    )
 
 
 def generation_of(
@@ -272,27 +249,17 @@ def generation_of(
     if not (asked.raw or asked.suffix):
         system = [{"role": "system", "content": asked.system}] if asked.system else []
         user = {"role": "user", "content": _content(asked.prompt, asked.images)}
-        return _chat({**common, **_thinking(asked.think), "messages": [*system, user]})
+        return chat_from(**common, **_thinking(asked.think), messages=[*system, user])
     refused = (("system", asked.system), ("images", asked.images), ("think", asked.think))
     for name, given in refused:
         if given:
             raise invalid(name, f"{name}: cannot be combined with raw or suffix")
     body = {**common, "prompt": asked.prompt, "suffix": asked.suffix or None}
     try:
-        return CompletionRequest.model_validate(_given(body))
+        sent = {name: value for name, value in body.items() if value is not None}
+        return CompletionRequest.model_validate(sent)
     except ValidationError as error:
-        raise validation_error(error) from None
-
-
-def _chat(body: Mapping[str, Any]) -> ChatCompletionRequest:
-    try:
-        return ChatCompletionRequest.model_validate(_given(body))
-    except ValidationError as error:
-        raise validation_error(error) from None
-
-
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value is not None}
+        raise validation_error(error.errors(include_url=False)) from None
 
 
 def _common_fields(asked: _OllamaBody, model: str) -> dict[str, Any]:
@@ -301,7 +268,6 @@ def _common_fields(asked: _OllamaBody, model: str) -> dict[str, Any]:
     seed = options.seed
     return {
         "model": model,
-        "stream": asked.streamed,
         **{name: getattr(options, name) for name in _SAME_NAME},
         "max_tokens": None if limit in (-1, -2) else limit,
         "seed": None if seed == -1 else seed,
@@ -378,129 +344,124 @@ def _content(text: str, images: Sequence[str] | None) -> str | list[dict[str, An
 
 
 class OllamaWriter:
-    """Writes the one answer of `writer` as Ollama does; `chat`: as /api/chat, not /api/generate."""
+    """Writes the one answer to a request for `model` as Ollama does; `chat`: as /api/chat, not
+    /api/generate. `reads`: the text has thinking, and calls written as `calls` says."""
 
-    def __init__(self, writer: Writer, model: str, chat: bool) -> None:
-        self._writer = writer
+    def __init__(
+        self, model: str, *, chat: bool, reads: bool = True, calls: CallFormat | None = None
+    ) -> None:
+        self.id = uuid.uuid4().hex
         self._model = model
         self._chat = chat
-        self._calls: list[dict[str, Any]] = []
+        self._reasoning = ReasoningOptions(separate=reads)
+        self._calls = calls
+        self._reader: ChoiceReader | None = None
+        self._called = Parts()
 
     @property
     def stream_form(self) -> StreamForm:
-        nothing = {**self._line(""), "done": False}
         return StreamForm(
+            path=OLLAMA_PREFIX,
             media_type=NDJSON,
             event=_json_line,
-            error=lambda refused: error_body(refused, OLLAMA_PREFIX),
-            keep_alive=_json_line(nothing),
+            keep_alive=_json_line(self._line(Parts())),
         )
 
-    def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
+    def whole(self, deltas: Sequence[ChoiceDelta]) -> OllamaAnswer:
         """Return the whole answer, from its last piece."""
-        answer = self._writer.whole(deltas)
-        (choice,) = answer["choices"]
-        message = choice.get("message") or {"content": choice["text"]}
-        thinking = message.get("reasoning_content", "")
-        line = self._line(message["content"] or "", message.get("tool_calls", ()), thinking)
-        return line | self._figures(choice, answer["usage"])
+        (last,) = deltas
+        return self._line(self._parts(last.answer.text, last), **_figures(last))
 
-    def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+    def events(self, delta: ChoiceDelta) -> Iterator[OllamaAnswer]:
         """Yield the lines of a piece of the answer. A call is written once it is complete."""
-        if (chunk := self._writer.chunk(delta)) is None:
-            return
-        (choice,) = chunk["choices"]
-        change = choice.get("delta") or {"content": choice.get("text")}
-        for part in change.get("tool_calls", ()):
-            if part["index"] == len(self._calls):
-                self._calls.append({**part, "function": {**part["function"]}})
-            else:
-                function = self._calls[part["index"]]["function"]
-                function["arguments"] += part["function"]["arguments"]
-        ended = choice["finish_reason"] is not None
-        calls = self._calls if ended else []
-        thinking = change.get("reasoning_content", "")
-        if change.get("content") or thinking or calls:
-            yield {**self._line(change.get("content") or "", calls, thinking), "done": False}
-        if ended:
-            usage = self._writer.usage_chunk()["usage"]
-            yield self._line("") | self._figures(choice, usage)
+        parts = self._parts(delta.text, delta)
+        if parts.text or parts.thinking or parts.calls:
+            yield self._line(parts)
+        if delta.ended:
+            yield self._line(Parts(), **_figures(delta))
 
-    def closing(self) -> Iterator[dict[str, Any]]:
+    def closing(self) -> Iterator[OllamaAnswer]:
         """Yield nothing: no line follows the last one."""
         return iter(())
 
-    def _line(
-        self, text: str, calls: Sequence[Mapping[str, Any]] = (), thinking: str = ""
-    ) -> dict[str, Any]:
-        return answer_line(self._model, text, calls, thinking, chat=self._chat)
+    def _parts(self, text: str, delta: ChoiceDelta) -> Parts:
+        """Return what a piece adds; calls are added at the end."""
+        if self._reader is None:
+            self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)
+        for piece in self._reader.push(text, delta.ended):
+            self._called.add(piece)
+        parts = self._called
+        self._called = Parts() if delta.ended else Parts(calls=parts.calls)
+        return Parts(parts.text, parts.thinking, parts.calls if delta.ended else [])
 
-    def _figures(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
-        figures = choice["tandem"]
-        total_s = figures["duration_s"]
-        prompt_s = total_s if figures["ttft_s"] is None else figures["ttft_s"]
-        return {
-            "done": True,
-            "done_reason": "length" if choice["finish_reason"] == "length" else "stop",
-            "total_duration": nanoseconds(total_s),
-            "load_duration": 0,
-            "prompt_eval_count": usage["prompt_tokens"],
-            "prompt_eval_duration": nanoseconds(prompt_s),
-            "eval_count": usage["completion_tokens"],
-            "eval_duration": nanoseconds(total_s - prompt_s),
-        }
+    def _line(self, parts: Parts, **figures: Any) -> OllamaAnswer:
+        return answer_line(self._model, parts, chat=self._chat, prefix=self.id[:16], **figures)
 
 
 def answer_line(
-    model: str,
-    text: str,
-    calls: Sequence[Mapping[str, Any]] = (),
-    thinking: str = "",
-    *,
-    chat: bool,
-) -> dict[str, Any]:
-    """Return a part of an answer by `model` without the figures; `calls` are OpenAI's. One that
-    was cut off is left out."""
-    line = {"model": model, "created_at": as_time(datetime.now(UTC).timestamp())}
-    thought = {"thinking": thinking} if thinking else {}
+    model: str, parts: Parts, *, chat: bool, prefix: str = "", **figures: Any
+) -> OllamaAnswer:
+    """Return a part of an answer by `model`. A call that was cut off is left out; the ids of the
+    others begin with `prefix`."""
+    created_at = as_time(datetime.now(UTC).timestamp())
+    thinking = parts.thinking or None
     if not chat:
-        return {**line, "response": text, **thought}
-    message: dict[str, Any] = {"role": "assistant", "content": text, **thought}
-    if written := [
-        {"id": call["id"], "function": {"name": call["function"]["name"], "arguments": arguments}}
-        for call, arguments in complete_calls(calls)
-    ]:
-        message["tool_calls"] = written
-    return {**line, "message": message}
+        return OllamaAnswer(
+            model=model, created_at=created_at, response=parts.text, thinking=thinking, **figures
+        )
+    calls = [
+        OllamaCall(
+            id=f"call_{prefix}_{place}",
+            function=OllamaCalledFunction(name=name, arguments=arguments),
+        )
+        for place, name, arguments in parts.whole_calls()
+    ]
+    message = OllamaAnswerMessage(content=parts.text, thinking=thinking, tool_calls=calls or None)
+    return OllamaAnswer(model=model, created_at=created_at, message=message, **figures)
 
 
-def model_entry(card: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(ended: ChoiceDelta) -> dict[str, Any]:
+    summary = ended.answer.summary
+    assert summary is not None
+    figures = figures_of(ended.answer)
+    total_s = figures.duration_s
+    prompt_s = total_s if figures.ttft_s is None else figures.ttft_s
+    return {
+        "done": True,
+        "done_reason": "length" if summary.finish_reason == "length" else "stop",
+        "total_duration": nanoseconds(total_s),
+        "load_duration": 0,
+        "prompt_eval_count": summary.prompt_tokens,
+        "prompt_eval_duration": nanoseconds(prompt_s),
+        "eval_count": summary.tokens,
+        "eval_duration": nanoseconds(total_s - prompt_s),
+    }
+
+
+def model_entry(card: ModelCard) -> OllamaModel:
     """Return a model of /v1/models as /api/tags lists it."""
-    return {
-        "name": card["id"],
-        "model": card["id"],
-        "modified_at": as_time(card["created"]),
-        "size": 0,
-        "digest": hashlib.sha256(json.dumps(card["tandem"]).encode()).hexdigest(),
-        "details": _details(),
-    }
-
-
-def model_details(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model of /v1/models as /api/show describes it."""
-    served = card["tandem"]
-    embeds = "dimension" in served
-    length = (
-        {"tandem.embedding_length": served["dimension"]}
-        if embeds
-        else {"tandem.context_length": served["context_length"]}
+    return OllamaModel(
+        name=card.id,
+        model=card.id,
+        modified_at=as_time(card.created),
+        digest=hashlib.sha256(written(card.tandem)).hexdigest(),
     )
-    return {
-        "modified_at": as_time(card["created"]),
-        "details": _details(),
-        "model_info": {"general.architecture": "tandem", **length},
-        "capabilities": ["embedding"] if embeds else ["completion", "tools"],
-    }
+
+
+def model_details(card: ModelCard) -> OllamaModelCard:
+    """Return a model of /v1/models as /api/show describes it."""
+    served = card.tandem
+    embeds = isinstance(served, ServedEmbedding)
+    length = (
+        {"tandem.embedding_length": served.dimension}
+        if isinstance(served, ServedEmbedding)
+        else {"tandem.context_length": served.context_length}
+    )
+    return OllamaModelCard(
+        modified_at=as_time(card.created),
+        model_info={"general.architecture": "tandem", **length},
+        capabilities=["embedding"] if embeds else ["completion", "tools"],
+    )
 
 
 def nanoseconds(seconds: float) -> int:
@@ -512,10 +473,5 @@ def as_time(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _json_line(content: dict[str, Any]) -> bytes:
-    return json.dumps(content).encode() + b"\n"
-
-
-def _details() -> dict[str, Any]:
-    unknown = ("parent_model", "format", "parameter_size", "quantization_level")
-    return {**dict.fromkeys(unknown, ""), "family": "tandem", "families": ["tandem"]}
+def _json_line(content: Any) -> bytes:
+    return written(content) + b"\n"

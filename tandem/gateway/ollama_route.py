@@ -3,24 +3,33 @@ of OpenAI's routes, so that it is admitted, limited, counted and ended as theirs
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from tandem.core.version import __version__
-from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.catalog import Catalog
-from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
-from tandem.gateway.error_forms import OLLAMA_CHAT_PATH, OLLAMA_PREFIX
-from tandem.gateway.errors import json_response, validation_error
+from tandem.gateway.choice_reader import Parts
+from tandem.gateway.connection_body import cancel_on_disconnect
+from tandem.gateway.errors import (
+    OLLAMA_PREFIX,
+    OllamaError,
+    json_response,
+    validation_error,
+)
 from tandem.gateway.ollama import (
+    OllamaAnswer,
     OllamaChatRequest,
+    OllamaEmbeddings,
     OllamaEmbedRequest,
     OllamaGenerateRequest,
+    OllamaModelCard,
+    OllamaModels,
     OllamaShowRequest,
+    OllamaVersion,
     OllamaWriter,
     answer_line,
     chat_of,
@@ -29,121 +38,121 @@ from tandem.gateway.ollama import (
     model_entry,
     nanoseconds,
 )
-from tandem.gateway.text_endpoints import EmbeddingRequest
-from tandem.gateway.translated import AnswerTranslated
+from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, WITH_A_KEY, add_route
+from tandem.gateway.schema import ChatCompletionRequest
+from tandem.gateway.text_endpoints import EmbeddingList, EmbeddingRequest
 
-OLLAMA_GENERATE_PATH = f"{OLLAMA_PREFIX}generate"
-OLLAMA_TAGS_PATH = f"{OLLAMA_PREFIX}tags"
-OLLAMA_SHOW_PATH = f"{OLLAMA_PREFIX}show"
-OLLAMA_EMBED_PATH = f"{OLLAMA_PREFIX}embed"
-OLLAMA_VERSION_PATH = f"{OLLAMA_PREFIX}version"
 _LATEST = ":latest"
-
-Body = TypeVar("Body", bound=BaseModel)
 
 
 class OllamaRoute:
-    """`embeddings` answers a body of /v1/embeddings."""
+    """`answer` answers a chat or a completion, as a stream if that is wanted, by the writer that is
+    made given how the model writes tool calls; `embeddings` a body of /v1/embeddings."""
 
     def __init__(
         self,
         catalog: Catalog,
-        bodies: BodyReader,
         ending: asyncio.Event,
-        answer: AnswerTranslated,
-        embeddings: Callable[[EmbeddingRequest], Coroutine[Any, Any, dict[str, Any]]],
+        answer: Callable[..., Awaitable[Response]],
+        embeddings: Callable[[EmbeddingRequest], Coroutine[Any, Any, EmbeddingList]],
     ) -> None:
         self._catalog = catalog
-        self._bodies = bodies
         self._ending = ending
         self._answer = answer
         self._embeddings = embeddings
 
     def add_routes(self, app: FastAPI) -> None:
-        for method, path, handler in (
-            ("POST", OLLAMA_CHAT_PATH, self.ollama_chat),
-            ("POST", OLLAMA_GENERATE_PATH, self.ollama_generate),
-            ("POST", OLLAMA_EMBED_PATH, self.ollama_embed),
-            ("POST", OLLAMA_SHOW_PATH, self.ollama_show),
-            ("GET", OLLAMA_TAGS_PATH, self.ollama_tags),
-            ("GET", OLLAMA_VERSION_PATH, self.ollama_version),
+        posted = (*FROM_THE_SUITE, *OF_A_BODY)
+        for method, name, handler, answer, refusals in (
+            ("POST", "chat", self.ollama_chat, OllamaAnswer, posted),
+            ("POST", "generate", self.ollama_generate, OllamaAnswer, posted),
+            ("POST", "embed", self.ollama_embed, OllamaEmbeddings, posted),
+            ("POST", "show", self.ollama_show, OllamaModelCard, posted),
+            ("GET", "tags", self.ollama_tags, OllamaModels, FROM_THE_SUITE),
+            ("GET", "version", self.ollama_version, OllamaVersion, WITH_A_KEY),
         ):
-            app.add_api_route(path, handler, methods=[method], response_model=None)
+            add_route(
+                app,
+                method,
+                f"{OLLAMA_PREFIX}{name}",
+                handler,
+                answer=answer,
+                refusals=refusals,
+                error=OllamaError,
+                lines=answer is OllamaAnswer,
+            )
 
-    async def ollama_chat(self, request: Request) -> Response:
+    async def ollama_chat(self, request: Request, body: OllamaChatRequest) -> Response:
         """Complete a conversation as Ollama does."""
-        asked = await self._read(request, OllamaChatRequest)
-        model = await self._model(asked.model)
-        if not asked.messages:
-            return await self._loaded(asked.model, model, chat=True)
+        model = await self._model(body.model)
+        if not body.messages:
+            return await self._loaded(body.model, model, chat=True)
         return await self._answer(
             request,
-            chat_of(asked, model),
-            lambda writer: OllamaWriter(writer, asked.model, chat=True),
+            chat_of(body, model),
+            body.streamed,
+            lambda calls: OllamaWriter(body.model, chat=True, calls=calls),
         )
 
-    async def ollama_generate(self, request: Request) -> Response:
+    async def ollama_generate(self, request: Request, body: OllamaGenerateRequest) -> Response:
         """Complete a prompt as Ollama does."""
-        asked = await self._read(request, OllamaGenerateRequest)
-        model = await self._model(asked.model)
-        if not (asked.prompt or asked.suffix or asked.images):
-            return await self._loaded(asked.model, model, chat=False)
+        model = await self._model(body.model)
+        if not (body.prompt or body.suffix or body.images):
+            return await self._loaded(body.model, model, chat=False)
+        asked = generation_of(body, model)
+        reads = isinstance(asked, ChatCompletionRequest)
         return await self._answer(
             request,
-            generation_of(asked, model),
-            lambda writer: OllamaWriter(writer, asked.model, chat=False),
+            asked,
+            body.streamed,
+            lambda calls: OllamaWriter(body.model, chat=False, reads=reads),
         )
 
-    async def ollama_embed(self, request: Request) -> Response:
+    async def ollama_embed(self, request: Request, body: OllamaEmbedRequest) -> Response:
         """Return embeddings as Ollama does."""
-        asked = await self._read(request, OllamaEmbedRequest)
         began_s = time.monotonic()
-        body = asked.model_dump(include={"input", "dimensions", "truncate"})
+        given = body.model_dump(include={"input", "dimensions", "truncate"})
         try:
-            wanted = EmbeddingRequest(model=await self._model(asked.model), **body)
+            wanted = EmbeddingRequest(model=await self._model(body.model), **given)
         except ValidationError as error:
-            raise validation_error(error) from None
-        answer = await unless_gone(request.receive, self._ending, self._embeddings(wanted))
+            raise validation_error(error.errors(include_url=False)) from None
+        embedding = self._embeddings(wanted)
+        answer = await cancel_on_disconnect(request.receive, self._ending, embedding)
         return json_response(
-            {
-                "model": asked.model,
-                "embeddings": [each["embedding"] for each in answer["data"]],
-                "total_duration": nanoseconds(time.monotonic() - began_s),
-                "load_duration": 0,
-                "prompt_eval_count": answer["usage"]["prompt_tokens"],
-            }
+            OllamaEmbeddings(
+                model=body.model,
+                embeddings=[
+                    each.embedding for each in answer.data if isinstance(each.embedding, list)
+                ],
+                total_duration=nanoseconds(time.monotonic() - began_s),
+                prompt_eval_count=answer.usage.prompt_tokens,
+            )
         )
 
-    async def ollama_show(self, request: Request) -> Response:
+    async def ollama_show(self, body: OllamaShowRequest) -> Response:
         """Describe a model as Ollama does."""
-        asked = await self._read(request, OllamaShowRequest)
-        card = await self._catalog.card(await self._model(asked.model))
+        card = await self._catalog.card(await self._model(body.model))
         return json_response(model_details(card))
 
     async def ollama_tags(self) -> Response:
         """List the served models as Ollama does."""
         cards = await self._catalog.cards()
-        return json_response({"models": [model_entry(card) for card in cards]})
+        return json_response(OllamaModels(models=[model_entry(card) for card in cards]))
 
     async def ollama_version(self) -> Response:
         """Return the version of this server."""
-        return json_response({"version": __version__})
-
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
-        raw = await unless_ending(self._ending, self._bodies.read(request))
-        return parse_body(raw, kind, self._catalog.context_length)
+        return json_response(OllamaVersion(version=__version__))
 
     async def _model(self, name: str) -> str:
         """Return the name of the served model that is meant: Ollama's clients add the tag `:latest`
         to names without one, so it is taken off unless a served model has it."""
         if not name.endswith(_LATEST):
             return name
-        served = [card["id"] for card in await self._catalog.cards()]
+        served = [card.id for card in await self._catalog.cards()]
         return name if name in served else name.removesuffix(_LATEST)
 
     async def _loaded(self, name: str, model: str, chat: bool) -> Response:
         """Answer a request without a prompt or messages, which asks Ollama to load the model. Here
         it is loaded already."""
         await self._catalog.fingerprint(model)
-        line = answer_line(name, "", chat=chat)
-        return json_response({**line, "done": True, "done_reason": "load"})
+        return json_response(answer_line(name, Parts(), chat=chat, done=True, done_reason="load"))

@@ -1,231 +1,93 @@
-"""The OpenAPI document of the HTTP API. Invariant: an operation lists every status that it can
-return and the body that comes with it, and every reference resolves inside the document."""
+"""The OpenAPI document of the HTTP API, which FastAPI makes of the routes and their models; here is
+what it does not know: streams. Invariant: an operation lists every status that it can return and
+the body that comes with it, and every reference resolves inside the document."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from http import HTTPStatus
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic.json_schema import models_json_schema
+from starlette.responses import JSONResponse, Response
 
-from tandem.gateway.answer_schema import (
-    AliveAnswer,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ErrorBody,
-    ModelCard,
-    ModelList,
-    ReadyAnswer,
-    TextCompletion,
-    TextCompletionChunk,
-)
-from tandem.gateway.anthropic_messages import (
-    CountTokensRequest,
-    MessageError,
-    MessageEvent,
-    MessageObject,
-    MessagesRequest,
-    TokenCount,
-)
-from tandem.gateway.document_route import (
-    DEFAULT_LISTED,
-    DOCUMENT_PATH,
-    DOCUMENTS_PATH,
-    MAX_LISTED,
-    DocumentAdded,
-    DocumentDeleted,
-    DocumentList,
-    DocumentUpload,
-)
-from tandem.gateway.error_forms import COUNT_TOKENS_PATH, MESSAGES_PATH, OLLAMA_CHAT_PATH
-from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
-from tandem.gateway.ollama import (
-    NDJSON,
-    OllamaChatAnswer,
-    OllamaChatRequest,
-    OllamaEmbeddings,
-    OllamaEmbedRequest,
-    OllamaError,
-    OllamaGenerateAnswer,
-    OllamaGenerateRequest,
-    OllamaModelCard,
-    OllamaModels,
-    OllamaShowRequest,
-    OllamaVersion,
-)
-from tandem.gateway.ollama_route import (
-    OLLAMA_EMBED_PATH,
-    OLLAMA_GENERATE_PATH,
-    OLLAMA_SHOW_PATH,
-    OLLAMA_TAGS_PATH,
-    OLLAMA_VERSION_PATH,
-)
-from tandem.gateway.responses import ResponseEvent, ResponseObject, ResponsesRequest
-from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
-from tandem.gateway.text_endpoints import (
-    DetokenizeRequest,
-    DetokenizeResponse,
-    EmbeddingList,
-    EmbeddingRequest,
-    TokenizeRequest,
-    TokenizeResponse,
-)
+from tandem.gateway.base_models import Answer
+from tandem.gateway.connection_body import LimitedRoute
+from tandem.gateway.errors import ErrorBody
 
-CHAT_PATH = "/v1/chat/completions"
-COMPLETION_PATH = "/v1/completions"
-TOKENIZE_PATH = "/tokenize"
-DETOKENIZE_PATH = "/detokenize"
-EMBEDDINGS_PATH = "/v1/embeddings"
-RESPONSES_PATH = "/v1/responses"
-MODELS_PATH = "/v1/models"
-MODEL_PATH = "/v1/models/{model}"
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _REF = "#/components/schemas/{model}"
-_AT_THE_DOOR = (403, 421)
-_WITH_A_KEY = (*_AT_THE_DOOR, 401, 429, 500, 503)
-_FROM_THE_SUITE = (*_WITH_A_KEY, 501, 502, 504)
-_OF_A_BODY = (400, 404, 408, 413, 415)
-_HEADERS: Mapping[int, tuple[str, str, str]] = {
+AT_THE_DOOR = (403, 421)
+WITH_A_KEY = (*AT_THE_DOOR, 401, 429, 500, 503)
+FROM_THE_SUITE = (*WITH_A_KEY, 501, 502, 504)
+OF_A_BODY = (400, 404, 408, 413, 415)
+_NEXT_ATTEMPT = ("Retry-After", "integer", "Seconds to wait before the next attempt.")
+_HEADERS = {
     401: ("WWW-Authenticate", "string", "Authentication scheme for API keys."),
-    429: ("Retry-After", "integer", "Seconds to wait before the next attempt."),
-    503: ("Retry-After", "integer", "Seconds to wait before the next attempt."),
+    429: _NEXT_ATTEMPT,
+    503: _NEXT_ATTEMPT,
 }
+_REQUEST_ID = ("X-Request-Id", "string", "Id of the request, also written to the server's log.")
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """`answer` by media type, a model or words for what is none, and of a stream the model of its
-    events, which `stream` in the body asks for; `refusals` are statuses whose body
-    is an `error` unless `other` says what it is. `last_event`: the data that ends a stream."""
+def add_route(
+    app: FastAPI,
+    method: str,
+    path: str,
+    handler: Callable[..., Any],
+    *,
+    refusals: Sequence[int],
+    answer: type[Answer] | None = None,
+    error: type[Answer] = ErrorBody,
+    event: type[Answer] | None = None,
+    lines: bool = False,
+    text: str = "",
+    last_event: str | None = None,
+    answered_as: dict[int, type[Answer]] | None = None,
+    needs_key: bool = True,
+) -> None:
+    """Add a route whose handler returns responses.
 
-    answer: Mapping[str, type[BaseModel] | str]
-    refusals: Sequence[int]
-    body: type[BaseModel] | None = None
-    other: Mapping[int, type[BaseModel]] | None = None
-    error: type[BaseModel] = ErrorBody
-    last_event: str | None = "[DONE]"
-    needs_key: bool = True
-    query: Mapping[str, Mapping[str, Any]] | None = None
-    """Schemas of the parameters behind the path, all of which may be left out."""
-
-
-OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("post", CHAT_PATH): Operation(
-        {
-            _JSON: ChatCompletion,
-            _EVENTS: ChatCompletionChunk,
+    Args:
+        answer: the model of a whole answer; `event`: of a streamed one.
+        refusals: statuses with an `error`, unless `answered_as` says what they have.
+        lines: a stream is lines of the `answer`.
+        text: the media type of an answer that is a text.
+        last_event: the data that ends a stream.
+    """
+    statuses = {status: {"model": error} for status in refusals}
+    statuses |= {status: {"model": model} for status, model in (answered_as or {}).items()}
+    streams: dict[str, Any] = {}
+    if event is not None:
+        streams[_EVENTS] = {"schema": _event(event, error, last_event)}
+    if text:
+        streams[text] = {"schema": {"type": "string"}}
+    if lines and answer is not None:
+        streams["application/x-ndjson"] = {"schema": _reference(answer)}
+    route = LimitedRoute(
+        path,
+        handler,
+        methods=[method],
+        response_model=answer,
+        response_class=JSONResponse if answer is not None else Response,
+        responses={
+            status: {**content, "headers": _headers(status)}
+            for status, content in sorted(statuses.items())
         },
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        ChatCompletionRequest,
-    ),
-    ("post", COMPLETION_PATH): Operation(
-        {
-            _JSON: TextCompletion,
-            _EVENTS: TextCompletionChunk,
+        openapi_extra={
+            "responses": {"200": {"headers": _headers(200), "content": streams}},
+            "security": [{"key": []}] if needs_key else [],
         },
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        CompletionRequest,
-    ),
-    ("post", RESPONSES_PATH): Operation(
-        {
-            _JSON: ResponseObject,
-            _EVENTS: ResponseEvent,
-        },
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        ResponsesRequest,
-    ),
-    ("post", EMBEDDINGS_PATH): Operation(
-        {_JSON: EmbeddingList}, (*_FROM_THE_SUITE, *_OF_A_BODY), EmbeddingRequest
-    ),
-    ("post", TOKENIZE_PATH): Operation(
-        {_JSON: TokenizeResponse}, (*_FROM_THE_SUITE, *_OF_A_BODY), TokenizeRequest
-    ),
-    ("post", DETOKENIZE_PATH): Operation(
-        {_JSON: DetokenizeResponse}, (*_FROM_THE_SUITE, *_OF_A_BODY), DetokenizeRequest
-    ),
-    ("post", MESSAGES_PATH): Operation(
-        {_JSON: MessageObject, _EVENTS: MessageEvent},
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        MessagesRequest,
-        error=MessageError,
-        last_event=None,
-    ),
-    ("post", COUNT_TOKENS_PATH): Operation(
-        {_JSON: TokenCount},
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        CountTokensRequest,
-        error=MessageError,
-    ),
-    ("post", OLLAMA_CHAT_PATH): Operation(
-        {_JSON: OllamaChatAnswer, NDJSON: OllamaChatAnswer},
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        OllamaChatRequest,
-        error=OllamaError,
-    ),
-    ("post", OLLAMA_GENERATE_PATH): Operation(
-        {_JSON: OllamaGenerateAnswer, NDJSON: OllamaGenerateAnswer},
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        OllamaGenerateRequest,
-        error=OllamaError,
-    ),
-    ("post", OLLAMA_EMBED_PATH): Operation(
-        {_JSON: OllamaEmbeddings},
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        OllamaEmbedRequest,
-        error=OllamaError,
-    ),
-    ("post", OLLAMA_SHOW_PATH): Operation(
-        {_JSON: OllamaModelCard},
-        (*_FROM_THE_SUITE, *_OF_A_BODY),
-        OllamaShowRequest,
-        error=OllamaError,
-    ),
-    ("get", OLLAMA_TAGS_PATH): Operation({_JSON: OllamaModels}, _FROM_THE_SUITE, error=OllamaError),
-    ("get", OLLAMA_VERSION_PATH): Operation({_JSON: OllamaVersion}, _WITH_A_KEY, error=OllamaError),
-    ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
-    ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),
-    ("post", DOCUMENTS_PATH): Operation(
-        {_JSON: DocumentAdded}, (*_FROM_THE_SUITE, 400, 408, 413, 415), DocumentUpload
-    ),
-    ("get", DOCUMENTS_PATH): Operation(
-        {_JSON: DocumentList},
-        (*_FROM_THE_SUITE, 400),
-        query={
-            "after": {
-                "type": "string",
-                "description": "Return documents whose names sort after this one.",
-            },
-            "limit": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_LISTED - 1,
-                "default": DEFAULT_LISTED,
-            },
-        },
-    ),
-    ("delete", DOCUMENT_PATH): Operation({_JSON: DocumentDeleted}, (*_FROM_THE_SUITE, 400, 404)),
-    ("get", LINK_PATH): Operation({_JSON: LinkState}, _WITH_A_KEY),
-    ("post", LINK_PATH): Operation(
-        {_JSON: LinkState}, (*_WITH_A_KEY, 400, 408, 413, 415), LinkChange
-    ),
-    ("get", "/metrics"): Operation(
-        {CONTENT_TYPE_LATEST: "Metrics in Prometheus text format."}, _WITH_A_KEY
-    ),
-    ("get", "/healthz"): Operation({_JSON: AliveAnswer}, _AT_THE_DOOR, needs_key=False),
-    ("get", "/readyz"): Operation(
-        {_JSON: ReadyAnswer}, (*_AT_THE_DOOR, 503), other={503: ReadyAnswer}, needs_key=False
-    ),
-}
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.router.routes.append(route)
+    if event is not None:
+        app.state.events.append(event)
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of the app's routes.
-    Raises KeyError for a route that is not in OPERATIONS."""
+    """Return the OpenAPI document of the app's routes."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -234,95 +96,50 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         " extension. The routes below `/api` and `/v1/messages` translate Ollama's and"
         " Anthropic's APIs.",
         routes=app.routes,
+        separate_input_output_schemas=False,
     )
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            known = OPERATIONS[method, path]
-            operation["responses"] = _responses(known)
-            operation["security"] = [{"key": []}] if known.needs_key else []
-            operation.setdefault("parameters", []).extend(
-                {"name": name, "in": "query", "required": False, "schema": schema}
-                for name, schema in (known.query or {}).items()
-            )
-            if known.body is not None:
-                content = {_JSON: {"schema": _reference(known.body)}}
-                operation["requestBody"] = {"required": True, "content": content}
-    document["components"] = {
-        "schemas": _schemas(),
-        "securitySchemes": {
-            "key": {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "An API key. Required if the server is configured with keys.",
-            }
-        },
+    for item in document["paths"].values():
+        for operation in item.values():
+            operation["responses"].pop("422", None)  # FastAPI's own form of 400
+    schemas = document["components"]["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    events: Sequence[type[BaseModel]] = app.state.events
+    _, more = models_json_schema([(each, "validation") for each in events], ref_template=_REF)
+    schemas.update(more["$defs"])
+    document["components"]["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key. Required if the server is configured with keys.",
+        }
     }
     return document
 
 
-def _responses(operation: Operation) -> dict[str, Any]:
-    other = operation.other or {}
-    answers = {200: dict(operation.answer)}
-    for status in sorted(operation.refusals):
-        answers[status] = {_JSON: other.get(status, operation.error)}
+def _event(event: type[Answer], error: type[Answer], last_event: str | None) -> dict[str, Any]:
+    """Return the schema of one event of a stream, as versions of OpenAPI before 3.2 have it. If the
+    answer was broken off, its last event is an error."""
+    forms: list[dict[str, Any]] = [
+        {"contentMediaType": _JSON, "contentSchema": _reference(each)} for each in (event, error)
+    ]
+    if last_event is not None:
+        forms.insert(0, {"const": last_event})
     return {
-        str(status): _response(status, content, operation) for status, content in answers.items()
-    }
-
-
-def _response(
-    status: int, content: Mapping[str, type[BaseModel] | str], operation: Operation
-) -> dict[str, Any]:
-    headers = {
-        "X-Request-Id": _header("string", "Id of the request, also written to the server's log.")
-    }
-    if status in _HEADERS:
-        name, kind, words = _HEADERS[status]
-        headers[name] = _header(kind, words)
-    return {
-        "description": HTTPStatus(status).phrase,
-        "headers": headers,
-        "content": {
-            kind: {"schema": _event(what, operation) if kind == _EVENTS else _reference(what)}
-            for kind, what in content.items()
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "event": {"type": "string"},
+            "id": {"type": "string"},
+            "data": {"type": "string", "anyOf": forms},
         },
     }
 
 
-def _event(what: type[BaseModel] | str, operation: Operation) -> dict[str, Any]:
-    """Return the schema of one event of a stream, as versions of OpenAPI before 3.2 have it. If the
-    answer was broken off, its last event is an error."""
-    forms: list[dict[str, Any]] = [
-        {"contentMediaType": _JSON, "contentSchema": _reference(each)}
-        for each in (what, operation.error)
-    ]
-    if operation.last_event is not None:
-        forms.insert(0, {"const": operation.last_event})
-    return {
-        "type": "object",
-        "required": ["data"],
-        "properties": {"event": {"type": "string"}, "data": {"type": "string", "anyOf": forms}},
-    }
+def _headers(status: int) -> dict[str, Any]:
+    told = (_REQUEST_ID, *((_HEADERS[status],) if status in _HEADERS else ()))
+    return {name: {"description": words, "schema": {"type": kind}} for name, kind, words in told}
 
 
-def _header(kind: str, words: str) -> dict[str, Any]:
-    return {"description": words, "schema": {"type": kind}}
-
-
-def _reference(what: type[BaseModel] | str) -> dict[str, Any]:
-    if isinstance(what, str):
-        return {"type": "string", "description": what}
-    return {"$ref": _REF.format(model=what.__name__)}
-
-
-def _schemas() -> dict[str, Any]:
-    models: set[type[BaseModel]] = set()
-    for operation in OPERATIONS.values():
-        bodies = (*operation.answer.values(), *(operation.other or {}).values(), operation.body)
-        models.add(operation.error)
-        models |= {each for each in bodies if isinstance(each, type)}
-    mode: JsonSchemaMode = "validation"
-    named = [(each, mode) for each in sorted(models, key=lambda each: each.__name__)]
-    _, schemas = models_json_schema(named, ref_template=_REF)
-    definitions: dict[str, Any] = schemas["$defs"]
-    return definitions
+def _reference(model: type[Answer]) -> dict[str, Any]:
+    return {"$ref": _REF.format(model=model.__name__)}

@@ -14,7 +14,7 @@ from tandem.core.hashing import hash_words
 from tandem.core.processors import Grammar
 from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
-from tandem.gateway.body_parsing import UINT32
+from tandem.gateway.base_models import UINT32
 from tandem.gateway.errors import invalid, unsupported
 from tandem.gateway.messages import ImagePart, Message, TextPart
 from tandem.gateway.schema import (

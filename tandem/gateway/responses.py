@@ -1,124 +1,111 @@
 """POST /v1/responses, the part of OpenAI's API that needs no memory of earlier answers: its body is
-turned into a chat's, and the chat's answer into items and events.
-
-Invariants: those of `schema` and `answer_schema` for bodies and answers; the items that a stream's
-events make up are those of the whole answer."""
+turned into a chat's, and the chat's answer into items and events. Invariant: the items that a
+stream's events make up are those of the whole answer."""
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from tandem.gateway.body_parsing import Strict
+from tandem.gateway.base_models import Absent, Answer, Body, Lenient
+from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
-from tandem.gateway.errors import validation_error
-from tandem.gateway.event_stream import OPENAI_STREAM, StreamForm
-from tandem.gateway.messages import Lenient
+from tandem.gateway.errors import RESPONSES_PATH, ApiError, unsupported
+from tandem.gateway.event_stream import StreamForm
+from tandem.gateway.messages import refused_unless
+from tandem.gateway.openai_answer import ChoiceExtension, extension_of
 from tandem.gateway.parallel_choices import ChoiceDelta
-from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     Count,
     ReasoningEffort,
     Seed,
     TandemOptions,
+    chat_from,
 )
-from tandem.gateway.tool_calls import (
-    MAX_TOOLS,
-    STRICT,
-    CallPiece,
-    ToolCallReader,
-    ToolName,
-)
-from tandem.generation.figures import answer_figures
-from tandem.specdec.messages import GenerationParams
+from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
+from tandem.generation.request import GenerationRequest
 from tandem.text.families import CallFormat
 
-RESPONSE_NAMES: Mapping[str, str] = {
-    "prompt": "input",
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "response_format": "text",
-    "reasoning_effort": "reasoning",
-    "chat_template_kwargs": "reasoning",
-}
-"""Names of chat parameters as the Responses API calls them."""
-
-Ignored = Annotated[Any, Field(description="Ignored.")]
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class InputText(Lenient):
-    type: Literal["input_text", "output_text"]
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
-    annotations: Ignored = None
-    logprobs: Ignored = None
+
+
+class InputRefusal(Lenient):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class InputImage(Lenient):
+    type: Literal["input_image"]
+    image_url: str
+
+
+InputPart = Annotated[InputText | InputRefusal | InputImage, Field(discriminator="type")]
+InputContent = str | Annotated[list[InputPart], Field(fail_fast=True)]
 
 
 class InputMessage(Lenient):
-    type: Literal["message"] | None = None
+    type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[InputText], Field(fail_fast=True)]
-    id: Ignored = None
-    status: Ignored = None
-    phase: Ignored = None
+    content: InputContent
 
 
-class FunctionCallItem(Strict):
-    """A tool call, in a response or passed back as input."""
-
+class InputCall(Lenient):
     type: Literal["function_call"]
     call_id: str
     name: ToolName
     arguments: str = Field(description="Arguments as JSON.")
-    id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-class FunctionOutput(Lenient):
+class InputCallOutput(Lenient):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Annotated[list[InputText], Field(fail_fast=True)]
-    id: Ignored = None
-    status: Ignored = None
+    output: InputContent
 
 
-class ReasoningText(Strict):
-    type: Literal["reasoning_text"]
-    text: str
-
-
-class ReasoningItem(Strict):
-    """The model's thinking, in a response. As input it belongs to the answer that follows it, for
-    chat templates that keep it."""
+class InputReasoning(Lenient):
+    """What was thought before the answer that follows, for chat templates that keep it."""
 
     type: Literal["reasoning"]
-    id: str | None = None
-    summary: list[Any] = Field(description="Always empty in responses.")
-    content: list[ReasoningText] | None = None
-    encrypted_content: Ignored = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    content: Annotated[list[InputPart], Field(fail_fast=True)] | None = None
 
 
-class ResponseSchemaFormat(Strict):
+def _kind(item: Any) -> str:
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    return str(kind or "message")
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[InputCall, Tag("function_call")]
+    | Annotated[InputCallOutput, Tag("function_call_output")]
+    | Annotated[InputReasoning, Tag("reasoning")],
+    Discriminator(_kind),
+]
+
+
+class ResponseSchemaFormat(Lenient):
+    """Answers always match the schema, also where it is not `strict`."""
+
     type: Literal["json_schema"]
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     json_schema: JsonSchema = Field(alias="schema")
-    description: str | None = None
-    strict: bool | None = Field(
-        default=None, description="Ignored: answers always match the schema."
-    )
 
 
-class TextSettings(Strict):
+class TextSettings(Lenient):
     format: Annotated[
         TextFormat | JsonObjectFormat | ResponseSchemaFormat | None, Field(discriminator="type")
     ] = None
-    verbosity: Ignored = None
 
 
-class ResponseTool(Strict):
+class FunctionTool(Lenient):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
@@ -128,39 +115,52 @@ class ResponseTool(Strict):
     strict: bool | None = Field(default=None, description=STRICT)
 
 
-class NamedResponseTool(Strict):
+class HostedTool(Lenient):
+    """A tool of another kind, which this server cannot offer to the model."""
+
+    type: str
+
+
+ResponseTool = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(lambda tool: "function" if _kind(tool) == "function" else "hosted"),
+]
+
+
+class NamedResponseTool(Lenient):
     type: Literal["function"]
     name: ToolName
 
 
-class ReasoningSettings(Strict):
+class ReasoningSettings(Lenient):
     effort: ReasoningEffort | None = Field(
         default=None,
         description="How long the model reasons: the variable `reasoning_effort` of its chat"
         " template. A template that does not know it ignores it.",
     )
-    summary: Ignored = None
-    generate_summary: Ignored = None
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        default=None, description="The thinking is returned as it is, never as a summary."
+    )
 
 
-class ResponsesRequest(Strict):
-    """Body of POST /v1/responses. The server stores nothing."""
+class ResponsesRequest(Body):
+    """Body of POST /v1/responses."""
 
     model: str
-    input: (
-        str
-        | Annotated[
-            list[InputMessage | FunctionCallItem | FunctionOutput | ReasoningItem],
-            Field(min_length=1),
-        ]
-    )
+    input: str | Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stream: bool | None = None
     text: TextSettings | None = None
-    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
+        Field(
+            default=None,
+            description="Functions. Tools of other kinds are not offered to the model, so they are"
+            " refused where `tool_choice` is not `auto` and there is no function.",
+        )
+    )
     tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = Field(
@@ -179,45 +179,88 @@ class ResponsesRequest(Strict):
         " earlier ones, like `tandem.no_memory`. The prefix cache keeps the prompt as it keeps"
         " any.",
     )
-    metadata: Ignored = None
-    user: Ignored = None
-    include: Ignored = None
-    service_tier: Ignored = None
-    safety_identifier: Ignored = None
-    prompt_cache_key: Ignored = None
-    previous_response_id: None = Field(
-        default=None, description="Not supported: responses are not stored. Must be null."
+    background: bool | None = Field(
+        default=None,
+        description="Go on without the caller: GET /v1/responses/{id} returns the response, or its"
+        " events, for two minutes after somebody last read them.",
     )
+    metadata: dict[str, str] | None = Field(default=None, description="Returned unchanged.")
+    safety_identifier: str | None = Field(default=None, description="Returned unchanged.")
+    prompt_cache_key: str | None = Field(default=None, description="Returned unchanged.")
+    top_logprobs: Annotated[
+        None, BeforeValidator(refused_unless("ask /v1/chat/completions", 0))
+    ] = None
+    previous_response_id: Annotated[
+        None, BeforeValidator(refused_unless("responses are not stored; send the whole input"))
+    ] = None
+    conversation: Annotated[
+        None, BeforeValidator(refused_unless("conversations are not stored; send the whole input"))
+    ] = None
+    prompt: Annotated[
+        None, BeforeValidator(refused_unless("prompts are not stored; send the input"))
+    ] = None
 
 
-class OutputText(Strict):
-    type: Literal["output_text"]
-    text: str
-    annotations: list[Any]
-    logprobs: list[Any]
+class OutputText(Answer):
+    type: Literal["output_text"] = "output_text"
+    text: str = ""
+    annotations: list[Any] = Field(default_factory=list)
+    logprobs: list[Any] = Field(default_factory=list)
 
 
-class OutputMessage(Strict):
-    type: Literal["message"]
+class OutputMessage(Answer):
+    type: Literal["message"] = "message"
     id: str
-    role: Literal["assistant"]
-    status: Literal["in_progress", "completed", "incomplete"]
+    role: Literal["assistant"] = "assistant"
+    status: Status = "in_progress"
     content: list[OutputText]
 
 
-class IncompleteReason(Strict):
-    reason: Literal["max_output_tokens"]
+class OutputCall(Answer):
+    type: Literal["function_call"] = "function_call"
+    id: str
+    call_id: str
+    name: str
+    arguments: str = Field(default="", description="Arguments as JSON.")
+    status: Status = "in_progress"
 
 
-class InputDetails(Strict):
+class ReasoningText(Answer):
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str = ""
+
+
+class OutputReasoning(Answer):
+    """The model's thinking."""
+
+    type: Literal["reasoning"] = "reasoning"
+    id: str
+    summary: list[Any] = Field(default_factory=list, description="Always empty.")
+    status: Status = "in_progress"
+    content: list[ReasoningText]
+
+
+OutputItem = OutputMessage | OutputCall | OutputReasoning
+
+
+class IncompleteReason(Answer):
+    reason: Literal["max_output_tokens"] = "max_output_tokens"
+
+
+class ResponseFailure(Answer):
+    code: str
+    message: str
+
+
+class InputDetails(Answer):
     cached_tokens: int
 
 
-class OutputDetails(Strict):
+class OutputDetails(Answer):
     reasoning_tokens: int
 
 
-class ResponseUsage(Strict):
+class ResponseUsage(Answer):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
@@ -225,78 +268,103 @@ class ResponseUsage(Strict):
     total_tokens: int
 
 
-class ResponseObject(Strict):
+class AnsweredReasoning(Answer):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponseObject(Answer):
     """Response object. `tandem` is the same as in the choice of a chat completion."""
 
     id: str
-    object: Literal["response"]
+    object: Literal["response"] = "response"
     created_at: int
+    completed_at: int | None = None
     model: str
-    status: Literal["in_progress", "completed", "incomplete"]
-    error: None
-    incomplete_details: IncompleteReason | None
+    status: Status
+    background: bool
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteReason | None = None
     instructions: str | None
     max_output_tokens: int | None
+    max_tool_calls: None = None
     metadata: dict[str, str]
-    output: list[OutputMessage | FunctionCallItem | ReasoningItem]
+    output: list[OutputItem]
     parallel_tool_calls: bool
-    previous_response_id: None
+    presence_penalty: float
+    frequency_penalty: float
+    previous_response_id: None = None
+    prompt_cache_key: str | None
+    reasoning: AnsweredReasoning
+    safety_identifier: str | None
+    service_tier: Literal["default"] = "default"
+    store: bool
     temperature: float
     text: dict[str, Any]
     tool_choice: Any
-    tools: list[Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: Literal[0] = 0
     top_p: float
     truncation: Literal["auto", "disabled"]
-    usage: ResponseUsage | None
-    tandem: dict[str, Any] | None
+    usage: ResponseUsage | None = None
+    tandem: ChoiceExtension | None = None
 
 
-class ResponseEvent(Strict):
+class ResponseEvent(Answer):
     """Event of a streamed response: about the response, an output item, or a content part."""
 
     type: str
     sequence_number: int
-    response: ResponseObject | None = None
-    output_index: int | None = None
-    item: OutputMessage | FunctionCallItem | ReasoningItem | None = None
-    item_id: str | None = None
-    content_index: int | None = None
-    part: OutputText | ReasoningText | None = None
-    delta: str | None = None
-    text: str | None = None
-    logprobs: list[Any] | None = None
-    name: str | None = None
-    arguments: str | None = None
+    response: ResponseObject | None = Absent
+    output_index: int | None = Absent
+    item: OutputItem | None = Absent
+    item_id: str | None = Absent
+    content_index: int | None = Absent
+    part: OutputText | ReasoningText | None = Absent
+    delta: str | None = Absent
+    text: str | None = Absent
+    logprobs: list[Any] | None = Absent
+    name: str | None = Absent
+    arguments: str | None = Absent
+
+
+class ResponseDeleted(Answer):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
 
 
 def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
     """Return the chat that asks for the same. Raises ApiError for what a chat cannot ask."""
-    body: dict[str, Any] = {
-        "model": asked.model,
-        "messages": _merged(_messages(asked)),
-        "max_tokens": asked.max_output_tokens,
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "seed": asked.seed,
-        "truncate": "oldest" if asked.truncation == "auto" else None,
-        "parallel_tool_calls": asked.parallel_tool_calls,
-        "store": asked.store,
-        "tools": [
+    functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]
+    choice = asked.tool_choice
+    for place, tool in enumerate(asked.tools or ()):
+        if isinstance(tool, HostedTool) and not functions and choice not in (None, "auto", "none"):
+            raise unsupported(f"tools.{place}.type", f"send functions instead of '{tool.type}'")
+    named = (
+        {"type": "function", "function": {"name": choice.name}}
+        if isinstance(choice, NamedResponseTool)
+        else choice
+    )
+    return chat_from(
+        model=asked.model,
+        messages=_merged(_messages(asked)),
+        max_tokens=asked.max_output_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        seed=asked.seed,
+        truncate="oldest" if asked.truncation == "auto" else None,
+        parallel_tool_calls=asked.parallel_tool_calls,
+        store=asked.store,
+        tools=[
             {"type": "function", "function": tool.model_dump(exclude={"type"})}
-            for tool in asked.tools or ()
+            for tool in functions
         ],
-        "tool_choice": asked.tool_choice
-        if isinstance(asked.tool_choice, str | None)
-        else {"type": "function", "function": {"name": asked.tool_choice.name}},
-        "response_format": _format(asked),
-        "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
-        "tandem": asked.tandem,
-    }
-    given = {name: value for name, value in body.items() if value is not None}
-    try:
-        return ChatCompletionRequest.model_validate(given)
-    except ValidationError as error:
-        raise validation_error(error) from None
+        tool_choice=named,
+        response_format=_format(asked),
+        reasoning_effort=None if asked.reasoning is None else asked.reasoning.effort,
+        tandem=asked.tandem,
+    )
 
 
 def _format(asked: ResponsesRequest) -> dict[str, Any] | None:
@@ -331,218 +399,228 @@ def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
         thought = {"reasoning_content": thoughts} if thoughts else {}
         thoughts = ""
         match item:
-            case ReasoningItem():
-                thoughts = "".join(part.text for part in item.content or ())
+            case InputReasoning():
+                thoughts = _text(item.content or [])
             case InputMessage():
-                yield {"role": item.role, "content": _text(item.content), **thought}
-            case FunctionCallItem():
-                yield {"role": "assistant", "tool_calls": [_call(item)], **thought}
-            case FunctionOutput():
-                yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
+                yield {"role": item.role, "content": _content(item.content), **thought}
+            case InputCall():
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                yield {"role": "assistant", "tool_calls": [call], **thought}
+            case InputCallOutput():
+                output = _content(item.output)
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": output}
 
 
-def _text(parts: str | list[InputText]) -> str:
-    return parts if isinstance(parts, str) else "".join(part.text for part in parts)
+def _content(content: str | list[Any]) -> str | list[dict[str, Any]]:
+    if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
+        return _text(content)
+    return [
+        {"type": "image_url", "image_url": {"url": part.image_url}}
+        if isinstance(part, InputImage)
+        else {"type": "text", "text": _text([part])}
+        for part in content
+    ]
 
 
-def _call(item: FunctionCallItem) -> dict[str, Any]:
-    function = {"name": item.name, "arguments": item.arguments}
-    return {"id": item.call_id, "type": "function", "function": function}
+def _text(content: str | list[Any]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(
+        part.refusal if isinstance(part, InputRefusal) else part.text for part in content
+    )
 
 
 class ResponseWriter:
     """Writes the one answer to `asked`."""
 
-    stream_form: StreamForm = OPENAI_STREAM
+    stream_form = StreamForm(path=RESPONSES_PATH, last=b"data: [DONE]\n\n")
 
     def __init__(
-        self, asked: ResponsesRequest, params: GenerationParams, calls: CallFormat | None
+        self, asked: ResponsesRequest, request: GenerationRequest, calls: CallFormat | None
     ) -> None:
-        """Create the writer. `params`: what the answer is generated with. `calls`: how the model
+        """Create the writer. `request`: what the answer is generated by. `calls`: how the model
         writes tool calls; None if it is offered no tools."""
+        self._number = uuid.uuid4().hex
+        self.id = f"resp_{self._number}"
         self._asked = asked
-        self._params = params
-        self._id = uuid.uuid4().hex
+        self._params = request.params
         self._created = int(time.time())
-        self._reader = ToolCallReader(calls) if calls is not None else None
-        self._reasoning: ReasoningReader | None = None
-        self._items: list[dict[str, Any]] = []
-        self._open: dict[str, Any] | None = None
-        self._number = 0
+        self._calls = calls
+        self._reader: ChoiceReader | None = None
+        self._items: list[OutputItem] = []
+        self._is_open = False
+        self._told = 0
+        self._last: ChoiceDelta | None = None
 
-    def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
+    def whole(self, deltas: Sequence[ChoiceDelta]) -> ResponseObject:
         """Return the whole answer, from its last piece."""
         (last,) = deltas
         for _ in self._pieces(last.answer.text, last):
             pass
-        return self._response(last)
+        return self.response()
 
-    def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+    def events(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
         """Yield what a piece of the answer adds to a stream."""
-        if not self._number:
-            yield self._event("response.created", response=self._response(None))
-            yield self._event("response.in_progress", response=self._response(None))
+        if not self._told:
+            yield self._event("response.created", response=self.response())
+            yield self._event("response.in_progress", response=self.response())
         yield from self._pieces(delta.text, delta)
         if delta.ended:
-            response = self._response(delta)
-            yield self._event(f"response.{response['status']}", response=response)
+            response = self.response()
+            yield self._event(f"response.{response.status}", response=response)
 
-    def closing(self) -> Iterator[dict[str, Any]]:
+    def closing(self) -> Iterator[ResponseEvent]:
         """Yield nothing: no event follows the last one."""
         return iter(())
 
-    def _pieces(self, text: str, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        if self._reasoning is None:
-            self._reasoning = ReasoningReader(delta.answer, ReasoningOptions())
-        for part in self._reasoning.push(text, delta.ended):
-            if part.thinks:
-                if self._open is None or self._open["type"] != "reasoning":
-                    yield from self._begin(self._thought())
-                yield from self._add("reasoning_text", part.text)
-            else:
-                yield from self._answer(self._calls_in(part.text))
-        if delta.ended:
-            yield from self._answer(self._reader.finish() if self._reader is not None else [])
-            if not self._items:
-                yield from self._begin(self._message())
-            yield from self._end("incomplete" if _was_cut(delta) else "completed")
-
-    def _calls_in(self, text: str) -> Sequence[str | CallPiece]:
-        return [text] if self._reader is None else self._reader.push(text)
-
-    def _answer(self, pieces: Sequence[str | CallPiece]) -> Iterator[dict[str, Any]]:
-        for piece in pieces:
-            if isinstance(piece, CallPiece) and piece.name is not None:
-                yield from self._begin(self._call(piece.name))
-            elif isinstance(piece, CallPiece):
-                yield from self._add("function_call_arguments", piece.arguments)
-            else:
-                if self._open is None or self._open["type"] != "message":
-                    yield from self._begin(self._message())
-                yield from self._add("output_text", piece)
-
-    def _begin(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield from self._end("completed")
-        self._items.append(item)
-        self._open = item
-        yield self._event(
-            "response.output_item.added",
-            item={**item, "content": []} if "content" in item else dict(item),
-            **self._place(),
+    def response(self, failure: ApiError | None = None) -> ResponseObject:
+        """Return the response as it is now; `failure`: what ended it early."""
+        asked = self._asked
+        dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
+        ended = self._last
+        status: Status = "in_progress" if ended is None else self._end_status(ended)
+        reasoning = dumped.get("reasoning", {})
+        return ResponseObject(
+            id=self.id,
+            created_at=self._created,
+            completed_at=int(time.time()) if status == "completed" else None,
+            model=asked.model,
+            status=status if failure is None else "failed",
+            background=asked.background is True,
+            error=None
+            if failure is None
+            else ResponseFailure(code=failure.code or "server_error", message=failure.message),
+            incomplete_details=IncompleteReason() if status == "incomplete" else None,
+            instructions=asked.instructions,
+            max_output_tokens=asked.max_output_tokens,
+            metadata=asked.metadata or {},
+            output=list(self._items),
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            presence_penalty=self._params.processors.presence_penalty,
+            frequency_penalty=self._params.processors.frequency_penalty,
+            prompt_cache_key=asked.prompt_cache_key,
+            reasoning=AnsweredReasoning(
+                effort=reasoning.get("effort"), summary=reasoning.get("summary")
+            ),
+            safety_identifier=asked.safety_identifier,
+            store=asked.store is not False,
+            temperature=self._params.sampling.temperature,
+            text={"format": {"type": "text"}} | dumped.get("text", {}),
+            tool_choice=dumped.get("tool_choice", "auto"),
+            tools=[
+                tool.model_dump(mode="json")
+                for tool in asked.tools or ()
+                if isinstance(tool, FunctionTool)
+            ],
+            top_p=self._params.sampling.top_p,
+            truncation=asked.truncation or "disabled",
+            usage=None if ended is None else _usage(ended),
+            tandem=None
+            if ended is None
+            else ChoiceExtension(**extension_of(ended.answer, self._params.seed)),
         )
-        if "content" in item:
-            part = dict(item["content"][0])
-            yield self._event("response.content_part.added", part=part, **self._place_of_text())
 
-    def _add(self, kind: str, text: str) -> Iterator[dict[str, Any]]:
-        assert self._open is not None, "an item was begun"
-        if kind in ("output_text", "reasoning_text"):
-            self._open["content"][0]["text"] += text
-            logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
-            place = self._place_of_text() | logprobs
-        else:
-            self._open["arguments"] += text
-            place = {"item_id": self._open["id"], **self._place()}
-        yield self._event(f"response.{kind}.delta", delta=text, **place)
+    def _pieces(self, text: str, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
+        if self._reader is None:
+            self._reader = ChoiceReader(delta.answer, ReasoningOptions(), self._calls)
+        for piece in self._reader.push(text, delta.ended):
+            match piece:
+                case Thought():
+                    yield from self._begin(OutputReasoning)
+                    yield from self._add("reasoning_text", piece.text)
+                case CallPiece(name=str() as name):
+                    yield from self._begin(OutputCall, name=name)
+                case CallPiece():
+                    yield from self._add("function_call_arguments", piece.arguments)
+                case str():
+                    yield from self._begin(OutputMessage)
+                    yield from self._add("output_text", piece)
+        if delta.ended:
+            if not self._items:
+                yield from self._begin(OutputMessage)
+            self._last = delta
+            yield from self._end(self._end_status(delta))
 
-    def _end(self, status: str) -> Iterator[dict[str, Any]]:
-        if (item := self._open) is None:
+    def _begin(self, kind: type[OutputItem], name: str = "") -> Iterator[ResponseEvent]:
+        """Begin an item, unless one of this kind is open that goes on."""
+        if self._is_open and isinstance(self._items[-1], kind) and not name:
             return
-        item["status"] = status
-        if item["type"] == "message":
-            part = dict(item["content"][0])
-            place = self._place_of_text()
-            yield self._event("response.output_text.done", text=part["text"], logprobs=[], **place)
-            yield self._event("response.content_part.done", part=part, **place)
-        elif item["type"] == "reasoning":
-            part = dict(item["content"][0])
-            place = self._place_of_text()
-            yield self._event("response.reasoning_text.done", text=part["text"], **place)
-            yield self._event("response.content_part.done", part=part, **place)
+        yield from self._end("completed")
+        place = len(self._items)
+        item: OutputItem
+        if kind is OutputMessage:
+            item = OutputMessage(id=f"msg_{self._number}_{place}", content=[OutputText()])
+        elif kind is OutputReasoning:
+            item = OutputReasoning(id=f"rs_{self._number}_{place}", content=[ReasoningText()])
         else:
+            call = f"call_{self._number[:16]}_{place}"
+            item = OutputCall(id=f"fc_{self._number}_{place}", call_id=call, name=name)
+        self._items.append(item)
+        self._is_open = True
+        empty = item if isinstance(item, OutputCall) else item.model_copy(update={"content": []})
+        yield self._event("response.output_item.added", item=empty, output_index=place)
+        if not isinstance(item, OutputCall):
+            part = item.content[0]
+            yield self._event("response.content_part.added", part=part, **self._place())
+
+    def _add(self, kind: str, text: str) -> Iterator[ResponseEvent]:
+        item = self._items[-1]
+        if isinstance(item, OutputCall):
+            self._items[-1] = item.model_copy(update={"arguments": item.arguments + text})
+        else:
+            part = item.content[0]
+            joined = part.model_copy(update={"text": part.text + text})
+            self._items[-1] = item.model_copy(update={"content": [joined]})
+        logprobs: Any = [] if kind == "output_text" else None
+        yield self._event(f"response.{kind}.delta", delta=text, logprobs=logprobs, **self._place())
+
+    def _end(self, status: Status) -> Iterator[ResponseEvent]:
+        if not self._is_open:
+            return
+        self._is_open = False
+        item = self._items[-1].model_copy(update={"status": status})
+        self._items[-1] = item
+        place = self._place()
+        if isinstance(item, OutputCall):
             yield self._event(
                 "response.function_call_arguments.done",
-                **{"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]},
-                **self._place(),
+                name=item.name,
+                arguments=item.arguments,
+                **place,
             )
-        yield self._event("response.output_item.done", item=dict(item), **self._place())
-        self._open = None
+        else:
+            part = item.content[0]
+            says = isinstance(item, OutputMessage)
+            kind = "output_text" if says else "reasoning_text"
+            logprobs: Any = [] if says else None
+            yield self._event(f"response.{kind}.done", text=part.text, logprobs=logprobs, **place)
+            yield self._event("response.content_part.done", part=part, **place)
+        yield self._event(
+            "response.output_item.done", item=item, output_index=place["output_index"]
+        )
 
     def _place(self) -> dict[str, Any]:
-        return {"output_index": len(self._items) - 1}
+        item = self._items[-1]
+        content = {} if isinstance(item, OutputCall) else {"content_index": 0}
+        return {"item_id": item.id, "output_index": len(self._items) - 1, **content}
 
-    def _place_of_text(self) -> dict[str, Any]:
-        assert self._open is not None, "an item with text is open"
-        return {"item_id": self._open["id"], "content_index": 0, **self._place()}
+    def _event(self, kind: str, **content: Any) -> ResponseEvent:
+        self._told += 1
+        return ResponseEvent(type=kind, sequence_number=self._told - 1, **content)
 
-    def _message(self) -> dict[str, Any]:
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        number = f"msg_{self._id}_{len(self._items)}"
-        message = {"type": "message", "id": number, "role": "assistant", "status": "in_progress"}
-        return {**message, "content": [part]}
-
-    def _thought(self) -> dict[str, Any]:
-        number = f"rs_{self._id}_{len(self._items)}"
-        part = {"type": "reasoning_text", "text": ""}
-        reasoning = {"type": "reasoning", "id": number, "summary": [], "status": "in_progress"}
-        return {**reasoning, "content": [part]}
-
-    def _call(self, name: str) -> dict[str, Any]:
-        place = len(self._items)
-        numbers = {"id": f"fc_{self._id}_{place}", "call_id": f"call_{self._id[:16]}_{place}"}
-        call = {"type": "function_call", **numbers, "name": name, "arguments": ""}
-        return {**call, "status": "in_progress"}
-
-    def _event(self, kind: str, **content: Any) -> dict[str, Any]:
-        self._number += 1
-        return {"type": kind, "sequence_number": self._number - 1, **content}
-
-    def _response(self, ended: ChoiceDelta | None) -> dict[str, Any]:
-        asked = self._asked
-        cut = ended is not None and _was_cut(ended)
-        dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
-        status = "in_progress" if ended is None else "incomplete" if cut else "completed"
-        return {
-            "id": f"resp_{self._id}",
-            "object": "response",
-            "created_at": self._created,
-            "model": asked.model,
-            "status": status,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": {},
-            "output": [dict(item) for item in self._items] if ended is not None else [],
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "previous_response_id": None,
-            "temperature": self._params.sampling.temperature,
-            "text": dumped.get("text") or {"format": {"type": "text"}},
-            "tool_choice": dumped.get("tool_choice", "auto"),
-            "tools": dumped.get("tools", []),
-            "top_p": self._params.sampling.top_p,
-            "truncation": asked.truncation or "disabled",
-            "usage": None if ended is None else _usage(ended),
-            "tandem": None if ended is None else self._figures(ended),
-        }
-
-    def _figures(self, ended: ChoiceDelta) -> dict[str, Any]:
-        answer = ended.answer
-        return {"seed": self._params.seed, "session": answer.session, **answer_figures(answer)}
+    def _end_status(self, ended: ChoiceDelta) -> Status:
+        assert ended.answer.summary is not None
+        return "incomplete" if ended.answer.summary.finish_reason == "length" else "completed"
 
 
-def _was_cut(ended: ChoiceDelta) -> bool:
-    assert ended.answer.summary is not None
-    return ended.answer.summary.finish_reason == "length"
-
-
-def _usage(ended: ChoiceDelta) -> dict[str, Any]:
+def _usage(ended: ChoiceDelta) -> ResponseUsage:
     summary = ended.answer.summary
     assert summary is not None
-    return {
-        "input_tokens": summary.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": summary.cached_tokens},
-        "output_tokens": summary.tokens,
-        "output_tokens_details": {"reasoning_tokens": summary.reasoning_tokens},
-        "total_tokens": summary.prompt_tokens + summary.tokens,
-    }
+    return ResponseUsage(
+        input_tokens=summary.prompt_tokens,
+        input_tokens_details=InputDetails(cached_tokens=summary.cached_tokens),
+        output_tokens=summary.tokens,
+        output_tokens_details=OutputDetails(reasoning_tokens=summary.reasoning_tokens),
+        total_tokens=summary.prompt_tokens + summary.tokens,
+    )

@@ -1,21 +1,21 @@
 """Request bodies of the HTTP API: OpenAI's fields, plus one extension object, `tandem`. Invariant:
-types are strict (no "1" for 1), no number is NaN or infinite, and a field is ignored only if it
-cannot change an answer."""
+a field that would change an answer, if any server that is known here read it, is read or refused;
+all others are ignored."""
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
+from pydantic import ConfigDict, Field, PlainValidator, ValidationError, create_model
 
 from tandem.core.default_sampling import NAMES
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.body_parsing import UINT32, MinusOne, Strict, TokenId, Zero
+from tandem.gateway.base_models import UINT32, Body, Lenient, MinusOne, TokenId, Zero
+from tandem.gateway.choice_reader import ReasoningOptions
 from tandem.gateway.constraints import Constraints
-from tandem.gateway.errors import invalid, unknown_parameter, unsupported
+from tandem.gateway.errors import invalid, unsupported, validation_error
 from tandem.gateway.messages import Message, TextPart
-from tandem.gateway.reasoning import ReasoningOptions
-from tandem.gateway.tool_calls import NamedTool, Tool, ToolChoice, Tools, tool_grammar
+from tandem.gateway.tool_grammar import NamedTool, Tool, ToolChoice, Tools, tool_grammar
 from tandem.generation.request_fields import (
     BodyFields,
     RequestField,
@@ -34,21 +34,6 @@ MaxTokens = Count | MinusOne
 """-1 is llama.cpp's word for no limit; null says the same here."""
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-_HARMLESS = frozenset(
-    {
-        *("user", "metadata", "service_tier", "safety_identifier", "verbosity"),
-        *("prompt_cache_key", "prompt_cache_retention"),
-        # vLLM's and SGLang's.
-        *("request_id", "rid", "detokenize", "guided_decoding_backend"),
-        # llama.cpp's: of the cache, of what it measures, and of methods that are switched off.
-        *("cache_prompt", "id_slot", "timings_per_token", "return_progress"),
-        *("mirostat_tau", "mirostat_eta", "xtc_threshold", "dynatemp_exponent"),
-        *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-        "keep_alive",
-    }
-)
-"""Parameters that do not affect the text: accepted and ignored."""
 
 _USE_N = "this server does not rank answers; send n and choose among them"
 _NO_BEAMS = "this server does not search beams; send temperature 0"
@@ -113,7 +98,8 @@ _INSTEAD: Mapping[str, str] = {
     "stop_sequences": "send stop",
     "extra_body": "send what is in it beside the other parameters",
 }
-"""What to send instead of parameters that only other endpoints, or other APIs, have."""
+"""What to send instead of parameters that only other endpoints, or other APIs, have, and that would
+change an answer."""
 
 _OTHER_NAMES: Mapping[str, str] = {
     "n_predict": "max_tokens",
@@ -135,22 +121,23 @@ def _tandem_field(row: RequestField) -> tuple[Any, Any]:
 
 
 if TYPE_CHECKING:
-    BodyParameters = BaseModel
-    TandemParameters = Strict
+    BodyParameters = Body
+    TandemParameters = Body
 else:  # with the rows of the table of request fields, which `given_fields` reads by their names
     BodyParameters = create_model(
-        "BodyParameters", **{row.name: _body_field(row) for row in fields_of(BodyFields)}
+        "BodyParameters",
+        __base__=Body,
+        **{row.name: _body_field(row) for row in fields_of(BodyFields)},
     )
     TandemParameters = create_model(
         "TandemParameters",
-        __base__=Strict,
+        __base__=Body,
         **{row.name: _tandem_field(row) for row in fields_of(TandemFields)},
     )
 
 
-class StreamOptions(Strict):
+class StreamOptions(Lenient):
     include_usage: bool = False
-    include_obfuscation: Any = Field(default=None, description="Ignored: nothing is padded.")
     continuous_usage_stats: bool | None = Field(
         default=None,
         description="Return in each chunk the token counts of its choice so far. As in vLLM.",
@@ -159,7 +146,9 @@ class StreamOptions(Strict):
 
 class TandemOptions(TandemParameters):
     """Options that control how the answer is computed. Only a lossy preset changes the distribution
-    of the answer."""
+    of the answer. An unknown one is refused: no other server has them."""
+
+    model_config = ConfigDict(extra="forbid")
 
     preset: str | None = Field(
         default=None,
@@ -182,6 +171,13 @@ class TandemOptions(TandemParameters):
         description="Stream one token at a time: tokens that became final together are spread over"
         " the time until the next ones are expected.",
     )
+    resumable: bool = Field(
+        default=False,
+        description="With `stream`: go on when the connection is lost. GET"
+        " /v1/tandem/streams/{id}, where the id is that of the answer, takes the stream up again,"
+        " with the header `Last-Event-ID` after that event, for two minutes after somebody last"
+        " read it.",
+    )
     rounds: bool = Field(
         default=False,
         description="Return statistics for each draft-and-verify round: token counts and timings.",
@@ -199,7 +195,7 @@ class TandemOptions(TandemParameters):
     )
 
 
-class PredictedContent(Strict):
+class PredictedContent(Lenient):
     """Text that the answer is expected to repeat for the most part."""
 
     type: Literal["content"]
@@ -233,16 +229,12 @@ PromptBody = Annotated[
 ]
 
 
-def _all_parameters(schema: dict[str, Any]) -> None:
-    """Add the ignored and the neutral parameters to the schema, and forbid all others."""
-    schema["additionalProperties"] = False
-    schema["properties"] = {
-        **{name: {"description": "Ignored."} for name in sorted(_HARMLESS)},
-        **{
-            name: _one_of(values) | {"description": why} for name, (values, why) in _NEUTRAL.items()
-        },
-        **schema["properties"],
+def _with_neutral(schema: dict[str, Any]) -> None:
+    """Add the neutral parameters to the schema."""
+    neutral = {
+        name: _one_of(values) | {"description": why} for name, (values, why) in _NEUTRAL.items()
     }
+    schema["properties"] = neutral | schema["properties"]
 
 
 def _same(value: object, other: object) -> bool:
@@ -273,13 +265,8 @@ def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
 class CommonParameters(Constraints, BodyParameters):
     """Parameters shared by chat and text completions."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="allow",
-        allow_inf_nan=False,
-        frozen=True,
-        json_schema_extra=_all_parameters,
-    )
+    model_config = ConfigDict(extra="allow", json_schema_extra=_with_neutral)
+    other_names: ClassVar[frozenset[str]] = frozenset({*_NEUTRAL, *_INSTEAD})
 
     model: str
     max_tokens: MaxTokens | None = Field(
@@ -344,14 +331,13 @@ class CommonParameters(Constraints, BodyParameters):
 
     def check(self) -> None:
         """Validate across fields.
-        Raises ApiError for unknown parameters and for parameters that would have to be ignored."""
+        Raises ApiError for parameters that would have to be ignored."""
         for name, value in (self.model_extra or {}).items():
-            if name in _HARMLESS:
-                continue
-            if name not in _NEUTRAL:
-                known = [*type(self).model_fields, *_NEUTRAL]
-                raise unknown_parameter(name, known, _INSTEAD.get(name, ""))
-            neutral, why = _NEUTRAL[name]
+            if name == "reasoning" and isinstance(value, dict):
+                value = {key: each for key, each in value.items() if key != "summary"}
+            if name in _INSTEAD and value not in (None, [], {}):
+                raise unsupported(name, _INSTEAD[name])
+            neutral, why = _NEUTRAL.get(name, ((value,), ""))
             if not any(_same(value, each) for each in neutral):
                 raise unsupported(name, why)
         for name, here in _OTHER_NAMES.items():
@@ -624,3 +610,13 @@ class CompletionRequest(CommonParameters):
     @property
     def max_output_tokens(self) -> int | None:
         return 1 if self.prompt_only else super().max_output_tokens
+
+
+def chat_from(**body: Any) -> ChatCompletionRequest:
+    """Return the chat that another API's body stands for; parameters that are None are not set.
+    Raises ApiError for what a chat cannot ask."""
+    given = {name: value for name, value in body.items() if value is not None}
+    try:
+        return ChatCompletionRequest.model_validate(given)
+    except ValidationError as error:
+        raise validation_error(error.errors(include_url=False)) from None

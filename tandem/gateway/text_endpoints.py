@@ -4,29 +4,29 @@ suite hears of it."""
 
 import asyncio
 import base64
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Literal, TypeVar, cast
+from collections.abc import Coroutine
+from functools import partial
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from pydantic import BaseModel, Field, PlainValidator
-from starlette.requests import Request
+from fastapi import FastAPI, Request
+from pydantic import Field, PlainValidator
 from starlette.responses import Response
 
 from tandem.core.prompt import Prompt
-from tandem.gateway.body_parsing import UINT32, OnlyTrue, Strict, TokenId, parse_body
+from tandem.gateway.base_models import UINT32, Answer, Body, OnlyTrue, TokenId
 from tandem.gateway.catalog import Catalog, ServingSuite
-from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
+from tandem.gateway.connection_body import cancel_on_disconnect
 from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.messages import Message
+from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, add_route
 from tandem.gateway.request_reading import conversation
 from tandem.gateway.schema import read_prompt
 
 MAX_INPUTS = 2048
 
-Body = TypeVar("Body", bound=BaseModel)
 
-
-class TokenizeRequest(Strict):
+class TokenizeRequest(Body):
     """Body of POST /tokenize. Set either `prompt` or `messages`."""
 
     model: str
@@ -43,7 +43,7 @@ class TokenizeRequest(Strict):
     )
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(Body):
     """Body of POST /detokenize."""
 
     model: str
@@ -70,7 +70,7 @@ EmbeddingInput = Annotated[
 ]
 
 
-class EmbeddingRequest(Strict):
+class EmbeddingRequest(Body):
     """Body of POST /v1/embeddings."""
 
     model: str
@@ -94,22 +94,21 @@ class EmbeddingRequest(Strict):
         description="Read only this many tokens from the beginning of each text, at most the"
         " model's maximum length. -1: the maximum length. As in vLLM.",
     )
-    user: str | None = Field(default=None, description="Ignored.")
 
 
-class TokenizeResponse(Strict):
+class TokenizeResponse(Answer):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class DetokenizeResponse(Strict):
+class DetokenizeResponse(Answer):
     prompt: str = Field(description="Text of the tokens, without special tokens.")
 
 
-class EmbeddingVector(Strict):
-    object: Literal["embedding"]
+class EmbeddingVector(Answer):
+    object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str = Field(
         description="A list of numbers, or with `encoding_format` `base64` the base64"
@@ -117,13 +116,13 @@ class EmbeddingVector(Strict):
     )
 
 
-class EmbeddingUsage(Strict):
+class EmbeddingUsage(Answer):
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingList(Strict):
-    object: Literal["list"]
+class EmbeddingList(Answer):
+    object: Literal["list"] = "list"
     data: list[EmbeddingVector]
     model: str
     usage: EmbeddingUsage
@@ -132,51 +131,52 @@ class EmbeddingList(Strict):
 class TextEndpoints:
     """Handlers for the routes of an application."""
 
-    def __init__(
-        self, suite: ServingSuite, catalog: Catalog, bodies: BodyReader, ending: asyncio.Event
-    ) -> None:
+    def __init__(self, suite: ServingSuite, catalog: Catalog, ending: asyncio.Event) -> None:
         self._suite = suite
         self._catalog = catalog
-        self._bodies = bodies
         self._ending = ending
 
-    async def tokenize(self, request: Request) -> Response:
+    def add_routes(self, app: FastAPI) -> None:
+        post = partial(add_route, app, "POST", refusals=(*FROM_THE_SUITE, *OF_A_BODY))
+        post("/v1/embeddings", self.embed, answer=EmbeddingList)
+        post("/tokenize", self.tokenize, answer=TokenizeResponse)
+        post("/detokenize", self.detokenize, answer=DetokenizeResponse)
+
+    async def tokenize(self, request: Request, body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt or a conversation."""
+        return await self._answered(request, self._tokenized(body))
 
-        async def answer(asked: TokenizeRequest) -> dict[str, Any]:
-            await self._catalog.fingerprint(asked.model)
-            spell = bool(asked.return_token_strs)
-            tokenized = await self._suite.tokenize(_prompt(asked), spell)
-            return {
-                "count": len(tokenized.token_ids),
-                "max_model_len": tokenized.context_length,
-                "tokens": list(tokenized.token_ids),
-                "token_strs": list(tokenized.token_texts) if spell else None,
-            }
-
-        return await self._answered(request, TokenizeRequest, answer)
-
-    async def detokenize(self, request: Request) -> Response:
+    async def detokenize(self, request: Request, body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
+        return await self._answered(request, self._detokenized(body))
 
-        async def answer(asked: DetokenizeRequest) -> dict[str, Any]:
-            await self._catalog.fingerprint(asked.model)
-            if len(asked.tokens) > (most := self._catalog.context_length):
-                words = f"tokens: {len(asked.tokens)}; the context holds {most}"
-                raise invalid("tokens", words)
-            tokenized = (
-                await self._suite.tokenize(tuple(asked.tokens), True) if asked.tokens else None
-            )
-            return {"prompt": "".join(tokenized.token_texts) if tokenized else ""}
-
-        return await self._answered(request, DetokenizeRequest, answer)
-
-    async def embed(self, request: Request) -> Response:
+    async def embed(self, request: Request, body: EmbeddingRequest) -> Response:
         """Return embeddings from the model that searches this side's documents."""
-        return await self._answered(request, EmbeddingRequest, self.embeddings)
+        return await self._answered(request, self.embeddings(body))
 
-    async def embeddings(self, asked: EmbeddingRequest) -> dict[str, Any]:
-        """Return the body of an answer to a body of /v1/embeddings. Raises ApiError."""
+    async def _tokenized(self, asked: TokenizeRequest) -> TokenizeResponse:
+        await self._catalog.fingerprint(asked.model)
+        spell = bool(asked.return_token_strs)
+        tokenized = await self._suite.tokenize(_prompt(asked), spell)
+        return TokenizeResponse(
+            count=len(tokenized.token_ids),
+            max_model_len=tokenized.context_length,
+            tokens=list(tokenized.token_ids),
+            token_strs=list(tokenized.token_texts) if spell else None,
+        )
+
+    async def _detokenized(self, asked: DetokenizeRequest) -> DetokenizeResponse:
+        await self._catalog.fingerprint(asked.model)
+        if len(asked.tokens) > (most := self._catalog.context_length):
+            words = f"tokens: {len(asked.tokens)}; the context holds {most}"
+            raise invalid("tokens", words)
+        if not asked.tokens:
+            return DetokenizeResponse(prompt="")
+        tokenized = await self._suite.tokenize(tuple(asked.tokens), True)
+        return DetokenizeResponse(prompt="".join(tokenized.token_texts))
+
+    async def embeddings(self, asked: EmbeddingRequest) -> EmbeddingList:
+        """Return the answer to a body of /v1/embeddings. Raises ApiError."""
         dimension = await self._catalog.embedding(asked.model)
         if asked.dimensions not in (None, dimension):
             words = f"dimensions: must be {dimension}, the dimension of this model"
@@ -186,25 +186,18 @@ class TextEndpoints:
         vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
         as_text = asked.encoding_format == "base64"
         tokens = sum(embedded.tokens)
-        return {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": index, "embedding": _written(row, as_text)}
+        return EmbeddingList(
+            data=[
+                EmbeddingVector(index=index, embedding=_written(row, as_text))
                 for index, row in enumerate(vectors)
             ],
-            "model": asked.model,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+            model=asked.model,
+            usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
+        )
 
-    async def _answered(
-        self,
-        request: Request,
-        kind: type[Body],
-        answer: Callable[[Body], Coroutine[Any, Any, dict[str, Any]]],
-    ) -> Response:
-        raw = await unless_ending(self._ending, self._bodies.read(request))
-        body = parse_body(raw, kind, self._catalog.context_length)
-        return json_response(await unless_gone(request.receive, self._ending, answer(body)))
+    async def _answered(self, request: Request, answering: Coroutine[Any, Any, Answer]) -> Response:
+        answer = await cancel_on_disconnect(request.receive, self._ending, answering)
+        return json_response(answer)
 
 
 def _prompt(asked: TokenizeRequest) -> Prompt:

@@ -2,14 +2,17 @@
 Invariant: a figure has one name, in the counting machine's totals, in `Summary` and elsewhere."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+from pydantic import Field, TypeAdapter
 
 from tandem.control.schedule import CLOUD_ALONE, CLOUD_DRAFTS
 from tandem.generation.client import Generated
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
-from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
+from tandem_api.common.v1.generation_pb2 import SideSummary, Summary
 
 BIT_FOR_BIT = "bit_for_bit"
 """No bit of the target's logits depends on what was drafted, or on other requests."""
@@ -22,19 +25,176 @@ _EXACTNESS_WORDS = {
     UP_TO_ROUNDING: "the target's text up to rounding",
 }
 _COMPARABLE_TOKENS = 32
-_TOLD = (
-    *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
-    *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
-    *("predraft_misses", "early_verdicts", "lossy", "draft_context"),
-    *("accepted_memory_tokens", "rejected_memory_tokens"),
-    *("cloud_drafted", "cloud_accepted"),
-)
-_TOLD_OF_CHOICES = (
-    *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
-    *("acceptance_rate", "draft_step_s", "pass_s", "further_s", "wait_s", "sessions"),
-    *("round_trip_s", "cloud_alone_measured"),
-)
-_TOLD_OF_SIDES = ("documents", "document_tokens", "drafted", "accepted", "decode_s")
+Rate = Annotated[float, Field(ge=0, le=1)]
+Kind = TypeVar("Kind", "Figures", "SideFigures", "ChoiceFigures")
+
+
+@dataclass(frozen=True, slots=True)
+class SideFigures:
+    """One side of an answer from two sides' documents."""
+
+    documents: int
+    document_tokens: int
+    drafted: int
+    accepted: int
+    decode_s: float
+    acceptance_rate: Rate | None
+    names: Annotated[
+        tuple[str, ...],
+        Field(description="Names of the documents used. Only reported for the device."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFigures:
+    """The last schedule that the preset chose, and the estimates it was based on. Times are in
+    seconds."""
+
+    schedule: str
+    reason: str
+    decisions: int
+    expected_tpot_s: Annotated[float, Field(description="Time per token, with this schedule.")]
+    cloud_alone_tpot_s: Annotated[
+        float, Field(description="Time per token of a cloud that decodes without drafts.")
+    ]
+    acceptance_rate: Rate
+    draft_step_s: Annotated[float, Field(description="Time of the draft model for one token.")]
+    target_pass_s: Annotated[
+        float, Field(description="Time of the target model for a pass without drafts.")
+    ]
+    per_draft_token_s: Annotated[
+        float, Field(description="Time that each draft token adds to a pass.")
+    ]
+    queue_wait_s: Annotated[float, Field(description="Time that a pass waits for its turn.")]
+    batch_sessions: Annotated[float, Field(description="Sessions that share a pass.")]
+    round_trip_s: Annotated[float, Field(description="Network round trip.")]
+    cloud_alone_measured: Annotated[
+        bool,
+        Field(
+            description="True if the time of the cloud alone was measured within the last minutes,"
+            " false if it is an estimate."
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Statistics of an answer. Times are in seconds by the caller's clock, sizes in bytes on the
+    link between edge and cloud. Null: there is nothing to measure.
+
+    A field that has the name of one of `Summary` has its value; `figures_of` computes the others.
+    """
+
+    preset: str
+    ttft_s: Annotated[float | None, Field(description="Time to the first token.")]
+    tpot_s: Annotated[float | None, Field(description="Mean time per token after the first.")]
+    duration_s: float
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    acceptance_rate: Annotated[Rate | None, Field(description="Accepted of drafted tokens.")]
+    target_passes: int
+    uplink_bytes: int
+    downlink_bytes: int
+    prompt_tokens: int
+    resumes: int
+    unverified: Annotated[
+        tuple[int, ...],
+        Field(description="Positions of tokens that the target model did not verify."),
+    ]
+    links_lost: int
+    predrafted: int
+    predraft_hits: int
+    predraft_misses: int
+    predraft_miss_rate: Rate | None
+    early_verdicts: int
+    lossy: Annotated[
+        bool, Field(description="True if the preset may change the target's distribution.")
+    ]
+    draft_context: Annotated[
+        int,
+        Field(
+            description="Tokens that the draft model reads at once, if prompt and answer are"
+            " longer: drafts then follow from the end of the text alone. 0 if it read the whole"
+            " text."
+        ),
+    ]
+    accepted_memory_tokens: Annotated[
+        int,
+        Field(
+            description="Tokens of the answer that were drafted from what the drafter remembers:"
+            " your earlier texts, the prompt, and the answer so far."
+        ),
+    ]
+    rejected_memory_tokens: Annotated[
+        int, Field(description="Tokens drafted from there that are not in the answer.")
+    ]
+    cloud_drafted: Annotated[
+        int, Field(description="Drafts that the cloud made itself, and judged.")
+    ]
+    cloud_accepted: int
+    same_bits: Annotated[
+        bool | None,
+        Field(
+            description="True if concurrent requests do not change the target model's logits, so a"
+            " text with a coupled preset does not depend on the load. Null if the cloud took no"
+            " part, or for answers from documents."
+        ),
+    ]
+    exactness: Annotated[
+        Literal["bit_for_bit", "up_to_rounding", "not_exact"] | None,
+        Field(
+            description="`bit_for_bit`: the target model is batch-invariant, so the text is"
+            " exactly what it alone would give. `up_to_rounding`: its logits may differ in their"
+            " last bits with the number of tokens in a pass; where two tokens tie to that, the text"
+            " may be another. `not_exact`: the preset is lossy, or some tokens were not verified."
+            " Null if the cloud took no part, or for answers from documents."
+        ),
+    ]
+    side_moves: int | None = None
+    fetches: int | None = None
+    device: SideFigures | None = None
+    cloud: SideFigures | None = None
+    choice: ChoiceFigures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingMetrics:
+    """Statistics of drafting and verifying, in vLLM's form, over all choices. A step is one
+    verification of drafts."""
+
+    mean_acceptance_length: Annotated[
+        float,
+        Field(
+            description="Mean tokens per step: the accepted draft tokens and one token of the"
+            " target model."
+        ),
+    ]
+    draft_acceptance_rate: Rate
+    acceptance_histogram: Annotated[
+        list[int],
+        Field(description="Number of steps that accepted 0, 1, 2, ... draft tokens."),
+    ]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: Annotated[int, Field(description="Drafted tokens, verified or not.")]
+    num_spec_tokens: Annotated[
+        int, Field(description="Largest number of draft tokens verified in a step.")
+    ]
+
+
+_FIGURES = TypeAdapter(Figures)
+
+
+def dataclass_fields(kind: type, *, absent: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as pydantic makes models of them; `absent` is the default of
+    those that may be left out."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: (hints[field.name], ... if field.default is MISSING else absent)
+        for field in fields(kind)
+    }
 
 
 def summary_of(totals: object, **own: Any) -> Summary:
@@ -43,28 +203,41 @@ def summary_of(totals: object, **own: Any) -> Summary:
     return Summary(**{name: getattr(totals, name) for name in names} | own)
 
 
-def answer_figures(result: Generated) -> dict[str, Any]:
-    """Return an answer's figures: method, times in seconds by this process's clock, counts and
-    bytes. A figure that the answer does not have is None."""
+def figures_of(result: Generated) -> Figures:
+    """Return an answer's figures."""
     summary = result.summary
     assert summary is not None
-    resolved = summary.predraft_hits + summary.predraft_misses
-    return {
-        **{name: getattr(summary, name) for name in _TOLD},
+    computed: dict[str, Any] = {
         "ttft_s": result.ttft_s,
         "tpot_s": result.tpot_s,
         "duration_s": result.duration_s,
         "acceptance_rate": _rate(summary.accepted, summary.drafted),
-        "predraft_miss_rate": _rate(summary.predraft_misses, resolved),
+        "predraft_miss_rate": _rate(
+            summary.predraft_misses, summary.predraft_hits + summary.predraft_misses
+        ),
         "same_bits": summary.same_bits if summary.HasField("same_bits") else None,
         "exactness": _exactness(summary, result.unverified),
-        "unverified": result.unverified,
-        **({"choice": _choice_figures(summary.choice)} if summary.HasField("choice") else {}),
-        **(_two_sided_figures(summary) if summary.HasField("device") else {}),
+        "unverified": tuple(result.unverified),
+        "choice": _named(ChoiceFigures, summary.choice) if summary.HasField("choice") else None,
+        "device": None,
+        "cloud": None,
     }
+    if summary.HasField("device"):
+        computed |= {"device": _side(summary.device), "cloud": _side(summary.cloud)}
+    else:
+        computed |= {"side_moves": None, "fetches": None}
+    return _named(Figures, summary, **computed)
 
 
-def speculative_decoding_metrics(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+def answer_figures(result: Generated) -> dict[str, Any]:
+    """Return an answer's figures as JSON has them; those of kinds of answers that this one is not
+    of are left out."""
+    figures: dict[str, Any] = _FIGURES.dump_python(figures_of(result), mode="json")
+    kinds = {field.name for field in fields(Figures) if field.default is None}
+    return {name: value for name, value in figures.items() if not (name in kinds and value is None)}
+
+
+def speculative_decoding_metrics(summaries: Sequence[Summary]) -> DraftingMetrics | None:
     """Return what vLLM reports of drafting for an answer, over several; None if no drafts were
     verified, or if a drafter of an earlier version does not report it."""
     histogram = [
@@ -76,15 +249,15 @@ def speculative_decoding_metrics(summaries: Sequence[Summary]) -> dict[str, Any]
         return None
     accepted = sum(count * tokens for tokens, count in enumerate(histogram))
     drafted = sum(summary.drafted for summary in summaries)
-    return {
-        "mean_acceptance_length": 1 + accepted / steps,
-        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
-        "acceptance_histogram": histogram,
-        "num_spec_steps": steps,
-        "num_accepted_draft_tokens": accepted,
-        "num_draft_tokens": drafted,
-        "num_spec_tokens": len(histogram) - 1,
-    }
+    return DraftingMetrics(
+        mean_acceptance_length=1 + accepted / steps,
+        draft_acceptance_rate=accepted / drafted if drafted else 0.0,
+        acceptance_histogram=histogram,
+        num_spec_steps=steps,
+        num_accepted_draft_tokens=accepted,
+        num_draft_tokens=drafted,
+        num_spec_tokens=len(histogram) - 1,
+    )
 
 
 def plain_line(
@@ -226,31 +399,25 @@ def choice_estimates(figures: Mapping[str, Any]) -> str:
             f"estimated {_duration(choice['expected_tpot_s'])} a token",
             f"acceptance {choice['acceptance_rate']:.0%}",
             f"draft step {_duration(choice['draft_step_s'])}",
-            f"pass {_duration(choice['pass_s'])} and {_duration(choice['further_s'])} a draft",
+            f"pass {_duration(choice['target_pass_s'])}"
+            f" and {_duration(choice['per_draft_token_s'])} a draft",
             f"round trip {_duration(choice['round_trip_s'])}",
-            f"wait {_duration(choice['wait_s'])}",
-            f"{choice['sessions']:.1f} sessions a pass",
+            f"wait {_duration(choice['queue_wait_s'])}",
+            f"{choice['batch_sessions']:.1f} sessions a pass",
             f"decided {choice['decisions']} times, last by {choice['reason']}",
         )
     )
 
 
-def _choice_figures(choice: ScheduleChoice) -> dict[str, Any]:
-    return {name: getattr(choice, name) for name in _TOLD_OF_CHOICES}
+def _named(kind: type[Kind], message: Any, **computed: Any) -> Kind:
+    """Return the figures of a message: its fields by their names, and those that are computed."""
+    names = (field.name for field in fields(kind) if field.name not in computed)
+    return kind(**{name: getattr(message, name) for name in names}, **computed)
 
 
-def _two_sided_figures(summary: Summary) -> dict[str, Any]:
-    def of(side: SideSummary) -> dict[str, Any]:
-        same = {name: getattr(side, name) for name in _TOLD_OF_SIDES}
-        rate = _rate(side.accepted, side.drafted)
-        return same | {"acceptance_rate": rate, "names": list(side.names)}
-
-    return {
-        "side_moves": summary.side_moves,
-        "fetches": summary.fetches,
-        "device": of(summary.device),
-        "cloud": of(summary.cloud),
-    }
+def _side(side: SideSummary) -> SideFigures:
+    rate = _rate(side.accepted, side.drafted)
+    return _named(SideFigures, side, acceptance_rate=rate, names=tuple(side.names))
 
 
 def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:

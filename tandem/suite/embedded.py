@@ -12,8 +12,6 @@ from tandem.backends.model_source import LoadedModel
 from tandem.core.default_sampling import NO_DEFAULTS
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
-from tandem.netem.link_control import LinkControl
-from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkShape
 from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
@@ -174,12 +172,8 @@ class EmbeddedSuite:
         from tandem.gateway.app import GatewaySettings, make_app
         from tandem.gateway.server import HttpServer
 
-        control = ""
-        if self._emulators:
-            link = await stack.enter_async_context(LinkControl(LinkGroup(self._emulators)))
-            control = f"{link.address[0]}:{link.address[1]}"
         documents = aggregator.requests.documents if self._documents is not None else None
-        settings = GatewaySettings(link_control=control, documents=documents)
+        settings = GatewaySettings(documents=documents)
         app = make_app(aggregator.requests, self.metrics["aggregator"], settings)
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 

@@ -159,8 +159,6 @@ class LocalSuite:
         flags = await self._flags(stack, temporary)
         if self.emulators:
             self.control = await stack.enter_async_context(LinkControl(LinkGroup(self.emulators)))
-            host, port = self.control.address
-            flags["aggregator"]["http-link-control"] = f"{host}:{port}"
         for name, values in flags.items():
             self.children[name] = await self._start_child(name, values)
         if settings.pin:

@@ -46,6 +46,11 @@ class AnswerText:
         self._pieces: list[str] = []
         self._stopped = False
 
+    @property
+    def stop_sequence(self) -> str:
+        """The stop string that ended the text; empty if none did."""
+        return self._stops.matched
+
     def completes_stop(self, token_id: int) -> bool:
         """Take the next token; True when it is one that ends the text, or completes a stop
         string."""

@@ -24,6 +24,7 @@ from tests.programs import REPOSITORY
 
 PROGRAMS = Path(__file__).parent / "programs"
 NODE_PACKAGES = Path(__file__).parent / "node_modules"
+REAL_PAIR = REPOSITORY / "models" / "real"
 TIMEOUT_S = 100.0
 OFFLINE = {
     **{"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
@@ -48,7 +49,7 @@ class Server:
 
     url: str
     model: str
-    embedding: str
+    embedding: str = ""
     _said: dict[str, Any] = field(default_factory=dict)
 
     def post(self, path: str, **body: Any) -> Any:
@@ -86,6 +87,7 @@ class Clients:
     environment: Path
     required: bool
     folder: Path
+    timeout_s: float = TIMEOUT_S
 
     def python(self, program: str, *packages: str) -> dict[str, Any]:
         """Return what `programs/PROGRAM.py` printed; it needs these distributions."""
@@ -122,7 +124,7 @@ class Clients:
             [*map(str, command), server.url, server.model, server.embedding],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=self.timeout_s,
             cwd=self.folder,
             env=kept | OFFLINE | openai_vocabulary(self.environment) | {"HOME": str(self.folder)},
         )
@@ -148,6 +150,30 @@ def server(pytestconfig: pytest.Config) -> Iterator[Server]:
         (embedding,) = [card["id"] for card in cards if "dimension" in card["tandem"]]
         (model,) = [card["id"] for card in cards if "presets" in card["tandem"]]
         yield Server(url, model, embedding)
+
+
+@pytest.fixture(scope="session")
+def server_that_talks(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """The SmolLM2 pair, for clients that want answers to end by themselves and tools to be called
+    by their names; started once. Whoever names no temperature gets the likeliest answer, which is
+    the same each time."""
+    if not (REAL_PAIR / "smollm2").exists():
+        why = "models/real: not there; 'make real-pair' makes it"
+        if pytestconfig.getoption("--clients-required"):
+            pytest.fail(why)
+        pytest.skip(why)
+    target = tmp_path_factory.mktemp("greedy") / "smollm2"
+    target.mkdir()
+    for file in (REAL_PAIR / "smollm2").iterdir():
+        (target / file.name).symlink_to(file.resolve())
+    settings = target / "generation_config.json"
+    likeliest = {**json.loads(settings.read_text()), "temperature": 0.0}
+    settings.unlink()
+    settings.write_text(json.dumps(likeliest))
+    with running_up("--draft", str(REAL_PAIR / "smollm2-draft"), "--target", str(target)) as up:
+        yield Server(up.places["http"], target.name)
 
 
 @pytest.fixture

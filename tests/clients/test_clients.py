@@ -140,6 +140,26 @@ def test_anthropic(clients: Clients, server: Server) -> None:
     assert told["refused"] == "not_found_error"
 
 
+@pytest.mark.timeout(600)
+def test_llm_comply(clients: Clients, server_that_talks: Server) -> None:
+    asking = replace(clients, server=server_that_talks, timeout_s=500.0)
+    told = asking.python("llm_comply_client", "llm-comply")
+    failed = {
+        dialect: {each["id"]: each["errors"][0] for each in tests if each["status"] == "failed"}
+        for dialect, tests in told.items()
+    }
+    assert failed == {  # the pair sees no images
+        "openai-chat": {"chat-image-input": "HTTP 400 (expected [200])"},
+        "open-responses": {"image-input": "HTTP 400 (expected [200])"},
+        "anthropic": {"anth-image-input": "HTTP 400 (expected [200])"},
+    }
+    passed = {
+        dialect: sum(each["status"] == "passed" for each in tests)
+        for dialect, tests in told.items()
+    }
+    assert passed == {"openai-chat": 7, "open-responses": 11, "anthropic": 7}
+
+
 def test_aiperf(clients: Clients, pytestconfig: pytest.Config) -> None:
     environment = pytestconfig.getoption("--load-generators")
     if environment is None:

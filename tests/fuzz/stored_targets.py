@@ -28,8 +28,8 @@ from tandem.core.foreign_words import MOST_CHARACTERS, cleaned, in_quotes
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.sharing import parse_sharing
 from tandem.demo import demo_folder
-from tandem.gateway.body_parsing import parse_body
-from tandem.gateway.connection_body import read_body
+from tandem.gateway.body_pace import BodyPace
+from tandem.gateway.connection_body import BodyLimits, read_body
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
@@ -41,6 +41,7 @@ from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
 from tandem.index.store import _checksum, checked_content
 from tandem.net.access_keys import parse_keys, read_lines
 from tests.fuzz.wire_targets import CONTEXT, Target
+from tests.gateway.parsed_body import parse_body
 
 MEMORY = Path("/dev/shm")
 """Folders in memory make a thousand databases a minute out of ten."""
@@ -102,7 +103,8 @@ def _body(raw: bytes, kind: type[Any]) -> Any:
 
     headers = [(b"content-type", b"application/json")]
     request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
-    body = _loop().run_until_complete(read_body(request, 2**20))
+    limits = BodyLimits(2**20, BodyPace(0), lambda: CONTEXT, asyncio.Event())
+    body = _loop().run_until_complete(read_body(request, limits))
     return parse_body(body, kind, CONTEXT)
 
 

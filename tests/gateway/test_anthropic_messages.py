@@ -104,16 +104,14 @@ async def test_a_message_is_the_chat_s_answer(served: HttpSuite) -> None:
     assert answer.status_code == 200, answer.text
     message = answer.json()
     text = whole["choices"][0]["message"]["content"]
-    assert message["content"] == [{"type": "text", "text": text}]
+    assert message["content"] == [{"type": "text", "text": text, "citations": None}]
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", MODEL)
     tokens = whole["usage"]["completion_tokens"]
     assert message["stop_reason"] == ("max_tokens" if tokens == 12 else "end_turn")
-    assert message["usage"] == {
-        "input_tokens": len("be briefhello"),
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-        "output_tokens": tokens,
-    }
+    usage = message["usage"]
+    assert usage["input_tokens"] == len("be briefhello")
+    assert usage["output_tokens"] == tokens
+    assert usage["cache_read_input_tokens"] == usage["cache_creation_input_tokens"] == 0
 
 
 async def test_the_events_make_up_the_whole_message(served: HttpSuite) -> None:
@@ -130,7 +128,9 @@ async def test_a_stop_sequence_ends_the_text_before_it(served: HttpSuite) -> Non
     stop = "<" + whole.split("<")[4]
     answer = (await served.post(MESSAGES, asked(max_tokens=30, stop_sequences=[stop]))).json()
     assert answer["content"][0]["text"] == whole.split(stop)[0]
-    assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", stop)
+    body = asked(max_tokens=30, stop_sequences=["never", stop], stream=True)
+    assert alike(joined(events_of(await served.post(MESSAGES, body)))) == alike(answer)
 
 
 async def test_kept_prompt_tokens_are_told_apart() -> None:
@@ -149,7 +149,7 @@ async def test_calls_are_blocks_whole_and_streamed() -> None:
         whole = (await http.post(MESSAGES, json=asked(tools=[TOOL]))).json()
         events = events_of(await http.post(MESSAGES, json=asked(tools=[TOOL], stream=True)))
     text, *calls = whole["content"]
-    assert text == {"type": "text", "text": "So: "}
+    assert text == {"type": "text", "text": "So: ", "citations": None}
     assert [(call["type"], call["name"], call["input"]) for call in calls] == [
         ("tool_use", "weather", {"city": "Rome"}),
         ("tool_use", "weather", {"city": "Oslo"}),
@@ -196,7 +196,7 @@ async def test_tokens_are_counted_as_the_message_has_them(
     ("more", "status", "kind", "words"),
     [
         ({"model": "other"}, 404, "not_found_error", "The model 'other' does not exist here"),
-        ({"max_tokens": 5}, 400, "invalid_request_error", "Unrecognized request argument"),
+        ({"mesages": 5}, 400, "invalid_request_error", "Unknown parameter: mesages; did you mean"),
         ({"messages": []}, 400, "invalid_request_error", "messages: "),
         ({"messages": [{"role": "user", "content": [PICTURE]}]}, 400, *IMAGES_REFUSED),
     ],
@@ -300,14 +300,13 @@ async def test_tool_choices_are_a_chat_s(choice: dict[str, Any], same: dict[str,
             {"messages": [*chat_body()["messages"], {"role": "assistant", "content": "I"}]},
             *(400, "invalid_request_error", "'messages' is not supported here: the last message"),
         ),
-        ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "thinking."),
+        ({"thinking": {"type": "much"}}, 400, "invalid_request_error", "thinking."),
         ({"model": "other"}, 404, "not_found_error", "The model 'other' does not exist here"),
         (
-            {"unknown": 1},
-            400,
-            "invalid_request_error",
-            "Unrecognized request argument supplied: unknown",
+            {"mcp_servers": [{"type": "url", "url": "https://example.org", "name": "a"}]},
+            *(400, "invalid_request_error", "mcp_servers: is not supported; send"),
         ),
+        ({"stop_sequence": ["a"]}, 400, "invalid_request_error", "Unknown parameter: stop_"),
     ],
 )
 async def test_what_is_refused_is_named_as_the_caller_named_it(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.gateway.catalog import Catalog
+from tandem.gateway.catalog import Catalog, ServedPair
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import gateway_settings
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
@@ -43,7 +43,8 @@ async def test_the_operator_chooses_whose_defaults_count(
     suite: Any = Describes(temperature=0.7, top_k=0)
     catalog = Catalog(suite, model_defaults=settings.model_defaults)
     (card,) = await catalog.cards()
-    assert card["tandem"]["default_sampling"] == catalog.default_sampling.named == named
+    assert isinstance(card.tandem, ServedPair)
+    assert card.tandem.default_sampling == catalog.default_sampling.named == named
 
 
 async def test_what_a_cloud_cannot_mean_is_passed_over() -> None:

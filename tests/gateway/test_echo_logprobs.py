@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tandem.core.errors import FailedPrecondition
-from tandem.gateway.bodies import CHAT, COMPLETION, Writer
+from tandem.gateway.openai_answer import OpenAIWriter
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -181,14 +181,14 @@ def spelt_answer() -> Generated:
     return answer
 
 
-def written(answer: Generated, form: Any, **more: Any) -> Any:
-    writer = Writer(form, "m", "fp", [GenerationRequest("a")], **more)
+def written(answer: Generated, *, chat: bool, **more: Any) -> Any:
+    writer = OpenAIWriter(chat, "m", "fp", [GenerationRequest("a")], **more)
     last = ChoiceDelta(0, "", (), len(answer.token_ids), answer, ended=True)
-    return writer.whole([last])["choices"][0]["logprobs"]
+    return writer.whole([last]).model_dump()["choices"][0]["logprobs"]
 
 
 async def test_bytes_are_the_tokens_own_and_make_up_the_text() -> None:
-    content = written(spelt_answer(), CHAT)["content"]
+    content = written(spelt_answer(), chat=True)["content"]
     assert [bytes(token["bytes"]) for token in content] == PARTS
     assert b"".join(bytes(token["bytes"]) for token in content).decode() == EMOJI
     others = [[bytes(each["bytes"]) for each in token["top_logprobs"]] for token in content]
@@ -199,11 +199,11 @@ async def test_a_service_that_tells_no_bytes_leaves_those_of_the_text() -> None:
     answer = spelt_answer()
     answer.token_bytes.clear()
     answer.top_bytes[:] = [()] * 3
-    content = written(answer, CHAT)["content"]
+    content = written(answer, chat=True)["content"]
     assert [bytes(token["bytes"]) for token in content] == [b"", b"", EMOJI.encode()]
     assert bytes(content[0]["top_logprobs"][1]["bytes"]) == "é".encode()
 
 
 async def test_a_service_that_tells_nothing_of_the_prompt_is_no_answer() -> None:
     with pytest.raises(FailedPrecondition, match="log-probabilities of prompts"):
-        written(spelt_answer(), COMPLETION, echoes=["a"], reads_prompt=True)
+        written(spelt_answer(), chat=False, echoes=["a"], reads_prompt=True)

@@ -13,12 +13,12 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletionMessage
 
 from tandem.core.prompt import Turn
-from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests
 from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import ChatCompletionRequest
 from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite
+from tests.gateway.parsed_body import parse_body
 
 one_loop = pytest.mark.asyncio(loop_scope="module")
 """Of the tests that share a running suite."""
@@ -47,7 +47,7 @@ def refused(*messages: Any) -> tuple[str, str]:
     with pytest.raises(ApiError) as error:
         turns_of(*messages)
     assert error.value.status == 400
-    return str(error.value.body["param"]), str(error.value.body["message"])
+    return str(error.value.param), str(error.value.message)
 
 
 def test_an_answer_of_openais_client_is_taken_back_as_it_is_dumped() -> None:

@@ -39,30 +39,22 @@ async def test_a_key_without_the_scope_generate_asks_nothing(tmp_path: Path) -> 
             assert error["message"] == "The key of 'indexer' does not have the scope 'generate'."
 
 
-async def test_metrics_and_the_link_are_the_operator_s(tmp_path: Path) -> None:
-    """Metrics name every tenant and count what each one asks; the link is everybody's."""
+async def test_metrics_are_the_operator_s(tmp_path: Path) -> None:
+    """They name every tenant and count what each one asks."""
     path, operator = tmp_path / "keys", new_key(bytes([8]) * KEY_BYTES)
     lines = (
         key_line("alice", KEY, {Scope.GENERATE}),
         key_line("operator", operator, {Scope.ADMIN}),
     )
     path.write_text("\n".join(lines))
-    async with http_suite(http_keys_file=path, key=KEY, http_link_control="127.0.0.1:1") as served:
-        cut = {"cut": True}
-        for answer in (
-            await served.http.get("/metrics"),
-            await served.post("/v1/tandem/link", cut),
-        ):
-            assert answer.status_code == 403
-            assert "does not have the scope 'admin'" in answer.json()["error"]["message"]
-        state = await served.http.get("/v1/tandem/link")
-        assert state.status_code == 503, "it may be looked at, were there one"
+    async with http_suite(http_keys_file=path, key=KEY) as served:
+        answer = await served.http.get("/metrics")
+        assert answer.status_code == 403
+        assert "does not have the scope 'admin'" in answer.json()["error"]["message"]
         headers = {"Authorization": f"Bearer {operator}"}
         metrics = await served.http.get("/metrics", headers=headers)
         assert metrics.status_code == 200
         assert "tandem_" in metrics.text
-        changed = await served.http.post("/v1/tandem/link", json=cut, headers=headers)
-        assert changed.status_code == 503
 
 
 class Endless:

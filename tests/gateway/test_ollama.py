@@ -317,12 +317,12 @@ async def test_embeddings_are_those_of_the_retriever_s_model(served: HttpSuite) 
         ({"options": {"num_predict": 65}}, "options.num_predict: must be at most 64, got 65"),
         ({"options": {"temperature": 3}}, "options.temperature: must be at most 2.0"),
         ({"options": {"mirostat": 2}}, "options.mirostat: "),
-        ({"options": {"tfs_z": 0.5}}, "Unrecognized request argument supplied: options.tfs_z"),
+        ({"options": {"tfs_z": 0.5}}, "options.tfs_z: is not supported; send top_p or min_p"),
         ({"options": {"stop": ""}}, "options.stop: "),
         ({"messages": [{"role": "user", "content": "a" * 600}]}, "messages: 600 tokens; "),
         ({"think": "much"}, "think: "),
         ({"format": "xml"}, "format: "),
-        ({"unknown": 1}, "Unrecognized request argument supplied: unknown"),
+        ({"formats": "json"}, "Unknown parameter: formats; did you mean 'format'?"),
     ],
 )
 async def test_what_is_refused_is_named_as_the_caller_named_it(

@@ -14,30 +14,21 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tandem.gateway.answer_schema import (
-    AliveAnswer,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ErrorBody,
-    ModelCard,
-    ModelList,
-    ReadyAnswer,
-    TextCompletion,
-    TextCompletionChunk,
-)
-from tandem.gateway.anthropic_messages import (
-    MessageError,
-    MessageEvent,
-    MessageObject,
-    TokenCount,
-)
+from tandem.gateway.anthropic_messages import MessageEvent, MessageObject, TokenCount
+from tandem.gateway.app import AliveAnswer, ReadyAnswer
+from tandem.gateway.catalog import ModelCard, ModelList
+from tandem.gateway.errors import ErrorBody, MessageError, OllamaError
 from tandem.gateway.ollama import (
-    OllamaChatAnswer,
-    OllamaError,
-    OllamaGenerateAnswer,
+    OllamaAnswer,
     OllamaModelCard,
     OllamaModels,
     OllamaVersion,
+)
+from tandem.gateway.openai_answer import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    TextCompletion,
+    TextCompletionChunk,
 )
 from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
@@ -90,7 +81,7 @@ async def test_references_resolve_and_every_status_is_named() -> None:
 
 def fits(kind: type[BaseModel], raw: bytes | str) -> None:
     """No field more and none less."""
-    told = kind.model_validate_json(raw).model_dump(by_alias=True, exclude_unset=True)
+    told = kind.model_validate_json(raw).model_dump(mode="json")
     assert told == json.loads(raw)
 
 
@@ -108,11 +99,11 @@ async def test_answers_in_other_apis_forms_are_what_the_document_says() -> None:
         for event in events:
             fits(MessageEvent, event)
         for path, body, kind in (
-            ("/api/chat", {**chat_body(), "options": options}, OllamaChatAnswer),
+            ("/api/chat", {**chat_body(), "options": options}, OllamaAnswer),
             (
                 "/api/generate",
                 {"model": MODEL, "prompt": "a", "options": options},
-                OllamaGenerateAnswer,
+                OllamaAnswer,
             ),
         ):
             fits(kind, (await suite.post(path, {**body, "stream": False})).content)

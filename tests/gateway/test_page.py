@@ -9,13 +9,9 @@ from typing import Any
 
 import httpx2
 
-from tandem.gateway.answer_schema import ChatCompletion, ChatCompletionChunk
-from tandem.gateway.link_route import LinkState
+from tandem.gateway.openai_answer import ChatCompletion, ChatCompletionChunk
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
-from tandem.netem.link_control import LinkControl
-from tandem.netem.link_model import settings_from
-from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.specdec.presets import PRESETS
 from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
 
@@ -73,7 +69,7 @@ async def test_the_page_needs_no_key_and_what_it_asks_does(tmp_path: Path) -> No
     ):
         assert (await nobody.get("/")).status_code == 200
         able = (await nobody.get("/page/features.json")).json()
-        assert able == {"link": False, "documents": False}
+        assert able == {"documents": False}
         assert (await nobody.get("/page/../v1/models")).status_code == 401
         assert (await nobody.get("/page/vendor/LICENSE.htm")).status_code == 401
         assert (await suite.http.get("/page/vendor/LICENSE.htm")).status_code == 404
@@ -84,8 +80,6 @@ async def test_it_can_be_left_out() -> None:
     async with http_suite(http_page=False) as suite:
         assert (await suite.http.get("/")).status_code == 404
         assert (await suite.http.get("/page/page.css")).status_code == 404
-        document = (await suite.http.get("/openapi.json")).json()
-    assert "/v1/tandem/link" not in document["paths"]
 
 
 async def test_rounds_and_token_texts_are_told_where_asked_for() -> None:
@@ -128,49 +122,13 @@ async def test_the_model_card_says_what_presets_can() -> None:
     assert {"picospec-top-k", "dragon-lossy"} <= set(kinds["lossy"]) <= set(kinds["presets"])
 
 
-async def test_an_emulated_link_is_seen_and_changed() -> None:
-    link = settings_from(0.02, 8.0)
-    async with (
-        TcpLinkEmulator(("127.0.0.1", 0), ("127.0.0.1", 9), link, link) as emulator,
-        LinkControl(emulator) as control,
-    ):
-        place = f"127.0.0.1:{control.address[1]}"
-        async with http_suite(http_link_control=place) as suite:
-            able = (await suite.http.get("/page/features.json")).json()
-            assert able == {"link": True, "documents": False}
-
-            async def asked(change: dict[str, Any]) -> LinkState:
-                answer = await suite.post("/v1/tandem/link", change)
-                return LinkState.model_validate_json(answer.content)
-
-            state = await suite.http.get("/v1/tandem/link")
-            assert state.json() == {
-                **{"rtt_ms": 20.0, "mbps": 8.0, "mbps_up": 8.0, "mbps_down": 8.0, "cut": False}
-            }
-            changed = await asked({"rtt_ms": 50, "mbps": 0, "mbps_down": 2})
-            assert changed.model_dump() == {
-                **{"rtt_ms": 50.0, "mbps": 2.0, "mbps_up": 0.0, "mbps_down": 2.0, "cut": False}
-            }
-            await asked({"mbps_down": 0})
-            assert emulator.settings == (settings_from(0.05), settings_from(0.05))
-            assert (await asked({"cut": True})).cut
-            assert emulator.stats().cut
-            assert not (await asked({"cut": False})).cut
-            for wrong in ({"rtt_ms": -1}, {"speed": 1}, {"cut": 1}):
-                assert (await suite.post("/v1/tandem/link", wrong)).status_code == 400
-            document = (await suite.http.get("/openapi.json")).json()
-            assert {"get", "post"} == document["paths"]["/v1/tandem/link"].keys()
-            await control.__aexit__(None, None, None)
-            assert (await suite.http.get("/v1/tandem/link")).status_code == 503
-
-
 async def test_documents_are_taken_where_that_is_set_and_there_is_a_retriever() -> None:
     path, document = "/v1/tandem/documents", {"name": "a.md", "content": "# A"}
     async with http_suite() as suite:
         assert (await suite.post(path, document)).status_code == 404
     async with http_suite(http_documents=True) as suite:
         able = (await suite.http.get("/page/features.json")).json()
-        assert able == {"link": False, "documents": True}
+        assert able == {"documents": True}
         for wrong in ({"name": "", "content": "x"}, {"name": "a"}, {**document, "more": 1}):
             assert (await suite.post(path, wrong)).status_code == 400
         answer = await suite.post(path, document)

@@ -220,7 +220,7 @@ def refused_by_the_gateway(body: dict[str, Any]) -> ApiError | None:
         read = ChatCompletionRequest.model_validate_json(json.dumps(body))
         chat_requests(read, RequestLimits(max_tokens=64))
     except ValidationError as error:
-        return validation_error(error)
+        return validation_error(error.errors(include_url=False))
     except (ApiError, InvalidArgument) as error:
         return api_error(error)
     return None

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from tandem.core.default_sampling import DefaultSampling
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
-from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.errors import ApiError
 from tandem.gateway.ollama import OllamaChatRequest
 from tandem.gateway.request_reading import SEED_BITS, RequestLimits, chat_requests, choice_seed
@@ -20,6 +19,7 @@ from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.gateway.text_endpoints import TokenizeRequest
 from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import chat_body
+from tests.gateway.parsed_body import parse_body
 
 IMAGE = b"\x89PNG and so on"
 IMAGE_URL = "data:image/png;base64," + base64.b64encode(IMAGE).decode()
@@ -108,4 +108,4 @@ def test_what_python_takes_for_equal_is_not_the_same(
 ) -> None:
     with pytest.raises(ApiError) as refused:
         parse_body(json.dumps({"model": "m", **body}).encode(), kind, 512)
-    assert (refused.value.status, refused.value.body["param"]) == (400, param)
+    assert (refused.value.status, refused.value.param) == (400, param)

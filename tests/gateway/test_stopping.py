@@ -63,7 +63,7 @@ async def test_what_does_not_is_told_so(caplog: pytest.LogCaptureFixture) -> Non
     begun = [answer for answer in answers if answer.status_code == 200]
     assert len(begun) <= 1 < len(whole)
     for answer in begun:
-        assert '"code": "unavailable"' in answer.text
+        assert '"code":"unavailable"' in answer.text
         assert answer.text.endswith("data: [DONE]\n\n")
     assert_quiet(caplog)
 

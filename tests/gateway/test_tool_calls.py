@@ -10,11 +10,11 @@ import pytest
 
 from tandem.core.processors import GrammarKind
 from tandem.core.prompt import Turn
+from tandem.gateway.choice_reader import CallPiece, Parts, ToolCallReader
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests
 from tandem.gateway.schema import ChatCompletionRequest
-from tandem.gateway.tool_calls import ToolAnswer, complete_calls
-from tandem.text.families import FAMILIES, ModelFamily
+from tandem.text.families import FAMILIES, HERMES, CallFormat, ModelFamily
 from tests.gateway.http_suite import chat_body
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -33,20 +33,18 @@ def asking(**more: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate(chat_body(tools=TOOLS, **more))
 
 
-def joined(text: str, step: int) -> tuple[str | None, list[tuple[str, str, str]]]:
-    """Content and calls of the deltas of `text`, which comes in pieces of `step` letters."""
-    answer, content, calls = ToolAnswer("a"), None, list[list[str]]()
-    pieces = [text[place : place + step] for place in range(0, len(text), step)] or [""]
-    for place, piece in enumerate(pieces):
-        delta = answer.delta(piece, place == 0, place == len(pieces) - 1)["delta"]
-        if "content" in delta:
-            content = (content or "") + delta["content"]
-        for call in delta.get("tool_calls", ()):
-            if "id" in call:
-                assert call["index"] == len(calls)
-                calls.append([call["id"], call["function"]["name"], ""])
-            calls[call["index"]][2] += call["function"]["arguments"]
-    return content, [(number, name, arguments) for number, name, arguments in calls]
+def read(text: str, step: int = 2**20, calls: CallFormat = HERMES) -> Parts:
+    """The parts of `text`, which comes in pieces of `step` letters."""
+    reader, parts = ToolCallReader(calls), Parts()
+    for place in range(0, len(text), step):
+        for piece in reader.push(text[place : place + step]):
+            assert isinstance(piece, str | CallPiece)
+            if isinstance(piece, CallPiece) and piece.name is not None:
+                assert piece.index == len(parts.calls)
+            parts.add(piece)
+    for piece in reader.finish():
+        parts.add(piece)
+    return parts
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
@@ -59,38 +57,25 @@ def joined(text: str, step: int) -> tuple[str | None, list[tuple[str, str, str]]
     ],
 )
 def test_deltas_joined_are_the_message_however_the_text_is_cut(text: str, step: int) -> None:
-    message = ToolAnswer("a").message(text)["message"]
-    content, calls = joined(text, step)
-    whole = [
-        (call["id"], call["function"]["name"], call["function"]["arguments"])
-        for call in message.get("tool_calls", ())
-    ]
-    assert calls == whole
-    assert (content or "") == (message["content"] or "")
+    assert read(text, step) == read(text)
 
 
 def test_calls_are_read_as_they_were_written() -> None:
-    message = ToolAnswer("a").message("so: " + CALLS)["message"]
-    assert message["content"] == "so: "
-    found = [
-        (call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]
-    ]
-    assert found == [("weather", ODD), ("now", "{}")]
-    assert len({call["id"] for call in message["tool_calls"]}) == 2
-    assert ToolAnswer("a").message(CALLS)["message"]["content"] is None
+    parts = read("so: " + CALLS)
+    assert parts.text == "so: "
+    assert parts.calls == [("weather", ODD), ("now", "{}")]
+    assert read(CALLS).text == ""
 
 
 @pytest.mark.parametrize("step", [1, 2, 1000])
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
 def test_space_within_the_text_after_a_call_is_text(family: ModelFamily, step: int) -> None:
     calls, after = family.calls.written([("now", "{}")]), "One.\n\nTwo words."
-    answer = ToolAnswer("a", family.calls)
-    content = "".join(
-        answer.delta(piece, place == 0, False)["delta"].get("content", "")
-        for place, piece in enumerate([calls, *re.findall(f"(?s).{{1,{step}}}", after)])
-    )
-    assert content == after
-    assert ToolAnswer("a", family.calls).message(calls + after)["message"]["content"] == after
+    reader = ToolCallReader(family.calls)
+    pieces = [calls, *re.findall(f"(?s).{{1,{step}}}", after)]
+    said = [piece for text in pieces for piece in reader.push(text) if isinstance(piece, str)]
+    assert "".join(said) == after
+    assert read(calls + after, calls=family.calls).text == after
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
@@ -98,25 +83,15 @@ def test_space_within_the_text_after_a_call_is_text(family: ModelFamily, step: i
 def test_every_family_s_calls_are_read_as_it_writes_them(family: ModelFamily, step: int) -> None:
     calls = [("weather", ODD), ("now", "{}")][: 2 if family.calls.constrained else 1]
     text = "so: " + family.calls.written(calls)
-    answer, found = ToolAnswer("a", family.calls), list[list[str]]()
-    content = ""
-    for place in range(0, len(text), step):
-        delta = answer.delta(text[place : place + step], place == 0, place + step >= len(text))
-        content += delta["delta"].get("content", "")
-        for call in delta["delta"].get("tool_calls", ()):
-            if "id" in call:
-                found.append([call["function"]["name"], ""])
-            found[call["index"]][1] += call["function"]["arguments"]
-    assert content == "so: "
-    assert [(name, arguments) for name, arguments in found] == calls
+    parts = read(text, step, family.calls)
+    assert parts.text == "so: "
+    assert parts.calls == calls
 
 
 @pytest.mark.parametrize("step", [1, 5, 1000])
 def test_what_only_looks_like_a_call_is_text(step: int) -> None:
     text = "<tool_call>\nI will not.</tool_call> yes"
-    content, calls = joined(text, step)
-    assert (content, calls) == (text, [])
-    assert ToolAnswer("a").message(text)["message"]["content"] == text
+    assert read(text, step) == Parts(text)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +154,7 @@ def test_what_cannot_be_is_named(more: dict[str, Any], param: str) -> None:
     read = ChatCompletionRequest.model_validate(chat_body(**{"tools": TOOLS, **more}))
     with pytest.raises(ApiError) as refused:
         chat_requests(read, RequestLimits())
-    assert refused.value.body["param"] == param
+    assert refused.value.param == param
 
 
 def test_messages_become_turns_that_call_and_answer() -> None:
@@ -201,5 +176,5 @@ def test_messages_become_turns_that_call_and_answer() -> None:
 def test_arguments_that_no_reader_follows_are_left_out() -> None:
     """A model writes what it likes."""
     written = ('{"city": "Oslo"}', '{"city": ' + "[" * 100_000, "[1]", "")
-    calls = [{"function": {"arguments": each}} for each in written]
-    assert [arguments for _, arguments in complete_calls(calls)] == [{"city": "Oslo"}]
+    parts = Parts(calls=[("weather", each) for each in written])
+    assert list(parts.whole_calls()) == [(0, "weather", {"city": "Oslo"})]

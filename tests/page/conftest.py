@@ -50,11 +50,16 @@ def new_pair(config: pytest.Config, *, answers: bool = False) -> ModelPair:
 
 
 @pytest.fixture(scope="session")
-def suite(pytestconfig: pytest.Config) -> Iterator[EmbeddedSuite]:
+def thread() -> LoopThread:
+    """Where `suite` runs."""
+    return LoopThread("page")
+
+
+@pytest.fixture(scope="session")
+def suite(pytestconfig: pytest.Config, thread: LoopThread) -> Iterator[EmbeddedSuite]:
     documents = demo_documents(embedding="lexical")
     link = shape_from(RTT_MS / 1e3, 20.0)
     serving = EmbeddedSuite(new_pair(pytestconfig), link=link, http=True, documents=documents)
-    thread = LoopThread("page")
     thread.enter(serving)
     yield serving
     thread.leave(serving)
@@ -88,8 +93,6 @@ def page(browser: Browser, suite: EmbeddedSuite) -> Iterator[Page]:
     shown.goto(suite.http_url)
     shown.get_by_label("Preset").wait_for(state="attached")
     yield shown
-    as_it_was = {"cut": False, "rtt_ms": RTT_MS}
-    assert shown.request.post(f"{suite.http_url}/v1/tandem/link", data=as_it_was).ok
     context.close()
     assert said == []
 

@@ -166,18 +166,6 @@ def test_what_is_not_known_better_is_told_as_the_server_said_it(page: Page) -> N
     expect(trouble(ask(page))).to_contain_text("Try again in 7 seconds.")
 
 
-def test_a_link_that_this_key_may_not_change_is_not_shown(page: Page) -> None:
-    expect(page.get_by_role("button", name="Cut the link")).to_be_visible()
-    error = {"message": "no scope", "code": "missing_scope"}
-    page.route("**/v1/tandem/link", lambda route: route.fulfill(status=403, json={"error": error}))
-    with page.expect_response("**/v1/tandem/link"):
-        page.reload()
-    page.get_by_label("Temperature").wait_for()
-    expect(page.get_by_role("button", name="Cut the link")).to_have_count(0)
-    expect(page.get_by_role("alert")).to_have_count(0)
-    page.unroute("**/v1/tandem/link")
-
-
 def drop(page: Page, name: str, content: bytes, kind: str = "") -> Locator:
     """What the page says of a file."""
     file = FilePayload(name=name, mimeType=kind or "application/octet-stream", buffer=content)

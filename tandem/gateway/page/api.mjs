@@ -34,7 +34,6 @@ export async function model() {
   return (await ask("v1/models")).data[0];
 }
 
-export const link = (change) => ask("v1/tandem/link", change);
 
 // Adds a file as a document; the server reads its text by the extension of its name.
 export const addDocument = (name, content) =>

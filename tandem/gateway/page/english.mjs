@@ -161,16 +161,6 @@ export const english = {
   showProbabilities: "Show probabilities",
   noProbabilities: "This preset cannot tell them.",
 
-  // the link
-  linkTitle: "The link",
-  roundTrip: "Round trip",
-  bandwidthUp: "Bandwidth up, to the cloud",
-  bandwidthDown: "Bandwidth down, to the device",
-  noLimit: "no limit",
-  cutLink: "Cut the link",
-  restoreLink: "Restore the link",
-  linkIsCut: "The link is cut.",
-
   // documents
   documentsTitle: "The device’s documents",
   dropFiles: "Drop files here, or choose them",

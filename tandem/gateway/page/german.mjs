@@ -161,16 +161,6 @@ export const german = {
   showProbabilities: "Wahrscheinlichkeiten zeigen",
   noProbabilities: "Diese Voreinstellung kennt sie nicht.",
 
-  // the link
-  linkTitle: "Die Leitung",
-  roundTrip: "Umlaufzeit",
-  bandwidthUp: "Bandbreite hinauf, zur Cloud",
-  bandwidthDown: "Bandbreite herab, zum Gerät",
-  noLimit: "unbegrenzt",
-  cutLink: "Leitung trennen",
-  restoreLink: "Leitung verbinden",
-  linkIsCut: "Die Leitung ist getrennt.",
-
   // documents
   documentsTitle: "Dokumente des Geräts",
   dropFiles: "Dateien hier ablegen oder auswählen",

@@ -22,7 +22,6 @@ import { asJson, asMarkdown, fileName } from "./exporting.mjs";
 import { html } from "./html.mjs";
 import { keep, kept } from "./kept.mjs";
 import { LANGUAGES, currentLanguage, say, setLanguage } from "./language.mjs";
-import { Link } from "./link.mjs";
 import { Panel, useWidth } from "./panel.mjs";
 import { ALONE, Turn } from "./turn.mjs";
 import { explained, troubleOf } from "./troubles.mjs";
@@ -361,7 +360,6 @@ function Page() {
     </main>
     <${Panel} name="side" label=${say("settings")} isBeside=${hasSettingsBeside} isOpen=${opened === "settings"} close=${() => setOpened("")}>
       ${served && html`<${Controls} model=${served} chosen=${chosen} choose=${choose} />`}
-      ${served && able.link && html`<${Link} report=${report} />`}
       ${served && able.documents && html`<${Documents} usable=${served.tandem.documents.includes(chosen.preset)} />`}
       <label class="field tongue"><span>${say("language")}</span>
         <select value=${language} onInput=${(event) => speak(event.target.value)}>

@@ -126,14 +126,6 @@ class AggregatorSettings(MeasuredSettings):
         " requires the scope documents:write.",
         json_schema_extra={"group": "HTTP", "usual": True},
     )
-    http_link_control: str = Field(
-        default="",
-        pattern=r"^([\w.\[\]:-]*:)?\d{1,5}$|^$",
-        description="Control socket of an emulated link, for example 127.0.0.1:6000. HTTP"
-        " callers can then slow down and cut the link; if keys are used, this"
-        " requires the scope admin.",
-        json_schema_extra={"group": "HTTP"},
-    )
     http_host: str = Field(
         default="127.0.0.1",
         min_length=1,

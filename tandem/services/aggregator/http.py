@@ -83,7 +83,6 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         max_requests=settings.http_max_requests,
         timeout_s=settings.request_timeout_s,
         page=settings.http_page,
-        link_control=settings.http_link_control,
         embedding_aliases=aliases_in(settings.http_embedding_aliases),
         model_defaults=settings.generation_config == "auto",
     )

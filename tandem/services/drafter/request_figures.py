@@ -62,10 +62,16 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
 
 
 def request_summary(
-    machine: EdgeMachine, traffic: Traffic, *, reasoning_tokens: int = 0, draft_context: int = 0
+    machine: EdgeMachine,
+    traffic: Traffic,
+    *,
+    reasoning_tokens: int = 0,
+    draft_context: int = 0,
+    stop_sequence: str = "",
 ) -> pb.Summary:
     """Summarize a finished request. `reasoning_tokens`: how many of its tokens are thinking.
-    `draft_context`: how many tokens the draft model reads at once."""
+    `draft_context`: how many tokens the draft model reads at once. `stop_sequence`: the stop string
+    that ended its text."""
     stats = machine.stats
     tokens = len(machine.request.prompt_ids) + stats.tokens
     read_the_end = stats.drafted > 0 and tokens > draft_context
@@ -80,6 +86,7 @@ def request_summary(
         lossy=machine.request.preset.lossy,
         choice=_choice(machine.controller),
         reasoning_tokens=reasoning_tokens,
+        stop_sequence=stop_sequence,
         draft_context=draft_context if read_the_end else 0,
     )
 
@@ -99,9 +106,9 @@ def _choice(controller: Controller) -> pb.ScheduleChoice | None:
         cloud_alone_measured=decision.alone_measured,
         acceptance_rate=conditions.acceptance_rate,
         draft_step_s=pair.draft_s,
-        pass_s=pair.verify_first_s,
-        further_s=pair.verify_further_s,
-        wait_s=conditions.wait_s,
-        sessions=conditions.sharing,
+        target_pass_s=pair.verify_first_s,
+        per_draft_token_s=pair.verify_further_s,
+        queue_wait_s=conditions.wait_s,
+        batch_sessions=conditions.sharing,
         round_trip_s=conditions.rtt_s,
     )

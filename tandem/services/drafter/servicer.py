@@ -536,6 +536,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             session.machine,
             session.traffic,
             reasoning_tokens=text.reasoning_tokens,
+            stop_sequence=text.stop_sequence,
             draft_context=self._engine.context_length,
         )
         await stream.write(pb.GenerateResponse(summary=summary))

@@ -1,0 +1,183 @@
+"""Streams that survive their callers' connections: an answer goes on without a reader, and can be
+read again from any event on. Invariants: only its owner finds it; it is kept no longer than
+`KEPT_S` without a reader, and no more answers and bytes than the limits say; whoever reads slowly
+holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive
+
+from tandem.gateway.connection_body import cancel_on_disconnect, fail_on_shutdown
+from tandem.gateway.errors import ApiError, too_many
+from tandem.gateway.event_stream import EVENTS, BegunAnswer, StreamResponse, Write
+from tandem.net.scopes import Caller, current_caller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEPT_S = 120.0
+"""How long an answer is kept, and goes on, while nobody reads it."""
+MOST_KEPT = 64
+MOST_OF_ONE = 16
+"""Answers kept at once: of all callers, and of one where keys are used."""
+MOST_BYTES = 2**20
+"""Kept of one answer: its last events. An answer of 10,000 tokens has as many."""
+
+
+class KeptAnswer:
+    """One answer; it is written by a task of its own."""
+
+    def __init__(self, answer: BegunAnswer, owner: Caller, ending: asyncio.Event) -> None:
+        self.writer = answer.writer
+        self.owner = owner
+        self.ended = False
+        self.failure: ApiError | None = None
+        """What broke the answer off."""
+        self.dropped = 0
+        """First events that are not kept any more."""
+        self.readers = 0
+        self._events: list[bytes] = []
+        self._bytes = 0
+        self._changed = asyncio.Event()
+        self.task = asyncio.create_task(self._write(answer, ending))
+
+    async def _write(self, answer: BegunAnswer, ending: asyncio.Event) -> None:
+        try:
+            guarded = partial(fail_on_shutdown, ending)
+            self.failure = await answer.write_to(self._append, guarded)
+        finally:
+            self.ended = True
+            self._changed.set()
+
+    async def _append(self, event: bytes) -> None:
+        if self.writer.stream_form.media_type == EVENTS:
+            number = self.dropped + len(self._events)
+            event = f"id: {self.writer.id}:{number}\n".encode() + event
+        self._events.append(event)
+        self._bytes += len(event)
+        while self._bytes > MOST_BYTES and len(self._events) > 1:
+            self._bytes -= len(self._events.pop(0))
+            self.dropped += 1
+        self._changed.set()
+
+    async def read(self, place: int, write: Write) -> None:
+        """Write the events from the one at `place` on, as they come, until the last one. Ends early
+        for a reader who is so slow that the next event is not kept any more."""
+        while place >= self.dropped:
+            for event in self._events[place - self.dropped :]:
+                await write(event)
+                place += 1
+                if place < self.dropped:
+                    return
+            if place < self.dropped + len(self._events):
+                continue
+            if self.ended:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class KeptStream(StreamResponse):
+    """Sends the events of a kept answer from the one at `place` on."""
+
+    def __init__(self, kept: KeptAnswers, answer: KeptAnswer, place: int) -> None:
+        super().__init__(answer.writer.stream_form)
+        self._kept = kept
+        self._answer = answer
+        self._place = place
+
+    async def write_events(self, receive: Receive, write: Write) -> None:
+        reading = self._answer.read(self._place, write)
+        with self._kept.reading(self._answer):
+            await cancel_on_disconnect(receive, asyncio.Event(), reading)
+
+
+class KeptAnswers:
+    """Those of one gateway, by their ids. `kept_s`: how long each is kept while nobody reads it."""
+
+    def __init__(self, ending: asyncio.Event, kept_s: float = KEPT_S) -> None:
+        self._ending = ending
+        self._kept_s = kept_s
+        self._answers: dict[str, KeptAnswer] = {}
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+
+    def check_room(self) -> None:
+        """Raise ApiError 429 if no answer more can be kept for this caller."""
+        owner = current_caller()
+        theirs = sum(_is_of(answer, owner) for answer in self._answers.values())
+        if len(self._answers) >= MOST_KEPT or (owner.holder and theirs >= MOST_OF_ONE):
+            raise too_many("too many resumable answers are kept; delete one, or try again")
+
+    def keep(self, answer: BegunAnswer) -> KeptAnswer:
+        """Let an answer go on by itself, for this caller."""
+        kept = KeptAnswer(answer, current_caller(), self._ending)
+        self._answers[answer.writer.id] = kept
+        self._leave_later(kept)
+        return kept
+
+    def find(self, number: str) -> KeptAnswer:
+        """Return this caller's answer. Raises ApiError 404."""
+        found = self._answers.get(number)
+        if found is None or not _is_of(found, current_caller()):
+            why = f"no answer with the id '{number[:80]}' is kept here"
+            raise ApiError(404, why, param="id", code="not_found")
+        return found
+
+    def stream(self, number: str, place: int) -> KeptStream:
+        """Return the events of this caller's answer from the one at `place` on. Raises ApiError 404
+        or 410."""
+        found = self.find(number)
+        if place < found.dropped:
+            why = f"only the events from {found.dropped} on are still kept"
+            raise ApiError(410, why, param="starting_after", code="events_dropped")
+        return KeptStream(self, found, place)
+
+    async def delete(self, number: str) -> None:
+        """End this caller's answer and forget it. Raises ApiError 404."""
+        await self._forget(self.find(number))
+
+    @contextmanager
+    def reading(self, answer: KeptAnswer) -> Iterator[None]:
+        """Keep an answer while it is read."""
+        answer.readers += 1
+        try:
+            yield
+        finally:
+            answer.readers -= 1
+            self._leave_later(answer)
+
+    def _leave_later(self, answer: KeptAnswer) -> None:
+        number = answer.writer.id
+        if (timer := self._leaving.pop(number, None)) is not None:
+            timer.cancel()
+        if number in self._answers:
+            loop = asyncio.get_running_loop()
+            self._leaving[number] = loop.call_later(self._kept_s, self._leave, answer)
+
+    def _leave(self, answer: KeptAnswer) -> None:
+        if not answer.readers:
+            answer.task.cancel()
+            self._answers.pop(answer.writer.id, None)
+            self._leaving.pop(answer.writer.id, None)
+
+    async def _forget(self, answer: KeptAnswer) -> None:
+        if (timer := self._leaving.pop(answer.writer.id, None)) is not None:
+            timer.cancel()
+        self._answers.pop(answer.writer.id, None)
+        answer.task.cancel()
+        await asyncio.gather(answer.task, return_exceptions=True)
+
+
+def place_after(last_event_id: str) -> int:
+    """Return the place of the event behind the one with this id; 0 if it has no number."""
+    place = last_event_id.rpartition(":")[2]
+    return int(place) + 1 if place.isascii() and place.isdigit() else 0
+
+
+def _is_of(answer: KeptAnswer, caller: Caller) -> bool:
+    return answer.owner.name == caller.name
