@@ -29,7 +29,6 @@ from tandem.gateway.anthropic_messages import (
     chat_to_count,
 )
 from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
-from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, CallerLeft, unless_ending, unless_gone
@@ -210,7 +209,7 @@ class _Gateway:
         self.ending = ending
         self._registry = metrics.registry
         self._settings = settings
-        self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
+        self.bodies = BodyReader(settings.max_body_bytes, settings.body_bytes_per_s)
         self.catalog = Catalog(suite, settings.embedding_aliases, settings.model_defaults)
 
     @property

@@ -4,16 +4,16 @@ process stops before it is done."""
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from tandem.core.errors import Unavailable
-from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.errors import ApiError
-from tandem.net.scopes import current_caller
+from tandem.net.fair_shares import NOBODY, Rates
+from tandem.net.tenant import paying_tenant
 
 BODY_TIMEOUT_S = 30.0
 """What a caller gets to send its body, without the time for which it is not read."""
@@ -30,15 +30,22 @@ class BodyReader:
     not refused but held by TCP's flow control. Where no keys are needed all callers are one, and
     nobody is to be kept from anybody."""
 
-    def __init__(self, max_bytes: int, pace: BodyPace) -> None:
+    def __init__(self, max_bytes: int, bytes_per_s: float) -> None:
+        """`bytes_per_s`: how fast one tenant's bodies are read; 0: as fast as they come. Reading,
+        parsing and refusing a body hold the event loop in proportion to its bytes."""
         self._max_bytes = max_bytes
-        self._pace = pace
+        self._bytes_per_s = bytes_per_s
+        self._rates = Rates(burst_s=1.0)
 
     async def read(self, request: Request) -> bytes:
         """Return the body, which claims to be JSON. Raises ApiError 408, 413 or 415, or
         CallerLeft."""
-        tenant = current_caller().holder
-        return await _read_body(request, self._max_bytes, self._pace if tenant else None, tenant)
+        return await _read_body(request, self._max_bytes, self._delay_s)
+
+    def _delay_s(self, size: int) -> float:
+        """Count bytes of the current caller's, and return for how long no more are to be read."""
+        per_s = 0.0 if (tenant := paying_tenant()) == NOBODY else self._bytes_per_s
+        return self._rates.spend(tenant, size, per_s, time.monotonic())
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -47,7 +54,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _read_body(
-    request: Request, max_bytes: int, pace: BodyPace | None = None, tenant: str = ""
+    request: Request, max_bytes: int, delay_of: Callable[[int], float] = lambda size: 0.0
 ) -> bytes:
     _check_media_type(request.headers.get("content-type", ""))
     try:
@@ -60,9 +67,7 @@ async def _read_body(
                     # answer.
                     why = f"the body is larger than {max_bytes} bytes"
                     raise ApiError(413, why, code="request_too_large")
-                if pace is None:
-                    continue
-                if delay_s := pace.delay_s(tenant, len(part), time.monotonic()):
+                if delay_s := delay_of(len(part)):
                     deadline.reschedule((deadline.when() or 0.0) + delay_s)
                     await asyncio.sleep(delay_s)
             return bytes(raw)

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import cast
 
@@ -48,6 +49,8 @@ VECTORS_FOLDER = "vectors"
 """In the folder of an index: what makes search of many vectors fast. May be deleted at any time."""
 EMBEDDED_AT_ONCE = 8
 """Chunks or texts of one step: some hundred milliseconds with MiniLM on one core."""
+TOKENS_AT_ONCE = 512
+"""Tokens of one step with texts that somebody waits for: whoever comes next waits for the step."""
 
 Place = Path | str
 """Where documents are kept: a folder of this machine, or a PostgreSQL server's connection string as
@@ -214,9 +217,12 @@ class TextEmbedding:
         self._windows.sort(key=lambda window: len(window.token_ids))
 
     def step(self) -> bool:
-        """Embed at most EMBEDDED_AT_ONCE windows; False once all is done."""
-        batch = self._windows[:EMBEDDED_AT_ONCE]
-        self._windows = self._windows[EMBEDDED_AT_ONCE:]
+        """Embed some windows, of at most EMBEDDED_AT_ONCE and TOKENS_AT_ONCE, but one at least;
+        False once all is done."""
+        ends = accumulate(len(window.token_ids) for window in self._windows)
+        fit = sum(end <= TOKENS_AT_ONCE for end in islice(ends, EMBEDDED_AT_ONCE))
+        batch = self._windows[: max(1, fit)]
+        self._windows = self._windows[max(1, fit) :]
         if not batch:
             return False
         vectors = self._embedder.embed_tokens([window.token_ids for window in batch])

@@ -64,7 +64,7 @@ class CallThatIsOver:
 
     async def __aiter__(self) -> AsyncIterator[object]:
         code, none = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata()
-        raise grpc.aio.AioRpcError(code, none, none, details="ingests: all 8 are in use")
+        raise grpc.aio.AioRpcError(code, none, none, details="all 8 ingests are in use")
         yield
 
 
@@ -83,7 +83,7 @@ class OneCall:
 
 async def test_a_document_that_is_refused_at_once_is_refused_with_that_status() -> None:
     retrieval = Retrieval(cast(Connection, OneCall()))
-    with pytest.raises(Rejected, match="all 8 are in use") as refused:
+    with pytest.raises(Rejected, match="all 8 ingests are in use") as refused:
         await retrieval.add(Upload("long", b"x" * 2**21))
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -273,7 +273,7 @@ async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
         await call.write(message(1, TEXT))
         assert (await call.read()).document_id == "d1"  # the stream is taken, and stays open
         code, details, _ = await raw_ingest(service.running.target, message(1, TEXT))
-        assert (code, details) == ("RESOURCE_EXHAUSTED", "ingests: all 1 are in use; try again")
+        assert (code, details) == ("RESOURCE_EXHAUSTED", "all 1 ingests are in use; try again")
         call.cancel()
 
 

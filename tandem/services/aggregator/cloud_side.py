@@ -2,7 +2,7 @@
 
 from tandem.core.errors import Unavailable
 from tandem.net.access import ClientAccess
-from tandem.net.served_sessions import Admission, quota_of
+from tandem.net.admission import SESSIONS, Admission, quota_of
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.telemetry.logging import get_logger, log_context
@@ -37,7 +37,7 @@ class CloudSide:
             request_timeout_s=settings.request_timeout_s,
         )
         self._admission = Admission(
-            settings.max_running, quota=quota_of(settings), series=metrics.holders()
+            {SESSIONS: settings.max_running}, quota=quota_of(settings), series=metrics.holders()
         )
         self._leaving = False
 

@@ -6,9 +6,8 @@ ingest answered is durable; reading goes no further ahead than a few documents.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -16,18 +15,17 @@ from typing import Any, TypeVar
 import grpc
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable, check_count
-from tandem.index.document_index import DocumentIndex
+from tandem.index.document_index import DocumentIndex, TextEmbedding
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
-from tandem.net.fair_executor import FairExecutor
+from tandem.net.admission import Admission
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
-from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Admission
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
-from tandem.net.tenant import paying_tenant
+from tandem.net.tenant import Tenant, paying_tenant
+from tandem.net.turns import FairExecutor
 from tandem.services.retriever.conversion import (
     DEFAULT_COUNT,
     hit_to_proto,
@@ -72,6 +70,8 @@ EMBEDDING_NICENESS = 10
 """Nobody's answer waits for a document that is embedded, but for its own upload."""
 TEXTS_NICENESS = 5
 """Who asks for vectors of texts waits for them, but answers in flight have more who wait."""
+INGESTS = "ingests"
+SEARCHES = "searches"
 MOST_WAITING = 1024
 """Work that waits for threads: more than is ever admitted at once."""
 
@@ -114,16 +114,17 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._limits = limits
         self._tracing = tracing
         self._forgetting = forgetting
-        self._open: Counter[str] = Counter()
-        quota = limits.quota
-        holders = metrics.holders()
-        self._ingests = Admission(limits.max_ingests, quota=quota, series=holders, what="ingests")
-        self._searches = Admission(limits.max_searches, quota=quota, what="searches")
+        self._open = 0
+        self._admission = Admission(
+            {INGESTS: limits.max_ingests, SEARCHES: limits.max_searches},
+            quota=limits.quota,
+            series=metrics.holders(),
+        )
         self._leaving = asyncio.Event()
         self._writer = FairExecutor("retriever-write", 1, waiting=MOST_WAITING)
         processes = range(limits.extraction.processes)
         extractors = [extractor] if extractor else [Extractor() for _ in processes]
-        self._extraction = ExtractionPool(extractors, limits.extraction, holders)
+        self._extraction = ExtractionPool(extractors, limits.extraction)
         self._embedding = FairExecutor(
             "retriever-embed", 1, waiting=MOST_WAITING, niceness=EMBEDDING_NICENESS
         )
@@ -141,7 +142,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     @property
     def open_requests(self) -> int:
-        return self._open.total()
+        return self._open
 
     def going_away(self, grace_s: float) -> None:
         self._leaving.set()
@@ -167,7 +168,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         async with served(context, self._limits.streams) as stream:
             self._admit(context)
             first = await stream.read(first=True)
-            with self._counted("ingests", self._ingests):
+            tenant = _tenant_of(first.owner if isinstance(first, pb.IngestRequest) else "")
+            with self._counted(INGESTS, tenant):
                 await self._ingest(first, stream)
 
     async def Search(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -187,13 +189,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             texts: Sequence[str | Sequence[int]] = _texts_of(request)
             check_owner(tenant := request.tenant)
-            with self._counted("embeddings", self._searches):
+            with self._counted(SEARCHES, _tenant_of(tenant)):
                 if token_ids := [each for each in texts if not isinstance(each, str)]:
                     texts = await self._with_openai_texts(token_ids, tenant)
-                begin = partial(self._index.text_embedding, texts, request.truncate_tokens)
-                embedding = await self._on(self._texts, begin, tenant)
-                while await self._on(self._texts, embedding.step, tenant):
-                    pass
+                begin = partial(self._begun, texts, request.truncate_tokens)
+                embedding, goes_on = await self._on(self._texts, begin, tenant)
+                while goes_on:
+                    goes_on = await self._on(self._texts, embedding.step, tenant)
             raw = embedding.vectors.astype("<f4", copy=False).tobytes()
             return pb.EmbedResponse(vectors=raw, tokens=embedding.tokens, windows=embedding.windows)
         raise AssertionError("abort ends the call")
@@ -212,8 +214,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 owner=request.owner,
                 leaving=self._leaving_hook(),
             )
-            with self._counted("deletions"):
-                return pb.DeleteResponse(deleted=await self._on(self._writer, remove))
+            with self._counted(INGESTS, _tenant_of(request.owner)):
+                return pb.DeleteResponse(
+                    deleted=await self._on(self._writer, remove, request.owner)
+                )
         raise AssertionError("abort ends the call")
 
     async def List(  # noqa: N802  # the RPC's name
@@ -223,9 +227,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             count = request.count or DEFAULT_LISTED
             listing = partial(self._index.listed, request.owner, request.after, count)
-            with self._counted("listings", self._searches):
-                listed = await self._on(self._readers, listing)
-                total = await self._on(self._readers, partial(self._index.usage, request.owner))
+            owner = request.owner
+            with self._counted(SEARCHES, _tenant_of(owner)):
+                listed = await self._on(self._readers, listing, owner)
+                total = await self._on(self._readers, partial(self._index.usage, owner), owner)
             asked_quota = DocumentQuota(request.max_documents, request.max_bytes)
             quota = (
                 asked_quota.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
@@ -252,7 +257,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> pb.SnapshotResponse:
         async with errors_as_status(context):
             self._admit(context)
-            with self._counted("snapshots"):
+            with self._counted(INGESTS, _tenant_of()):
                 await self._on(self._writer, self._index.compact)
             now = self._index.stats()
             return pb.SnapshotResponse(generation=now.generation, snapshot_bytes=now.snapshot_bytes)
@@ -272,6 +277,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             max_document_bytes=MAX_DOCUMENT_BYTES,
             owners=True,
         )
+
+    def _begun(
+        self, texts: Sequence[str | Sequence[int]], most_tokens: int
+    ) -> tuple[TextEmbedding, bool]:
+        """Tokenise texts and take the first step with them: short ones have one turn, not two."""
+        embedding = self._index.text_embedding(texts, most_tokens)
+        return embedding, embedding.step()
 
     async def _with_openai_texts(
         self, inputs: Sequence[Sequence[int]], tenant: str
@@ -295,7 +307,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._index.search, request.query, count, mode, rerank=rerank, tenant=request.tenant
         )
         named = {"side": self._role, "mode": mode, "rerank": rerank}
-        with self._counted("searches", self._searches):
+        with self._counted(SEARCHES, _tenant_of(request.tenant)):
             began_s = time.perf_counter()
             with self._tracing.span("search", headers, **named) as span:
                 hits = await self._on(self._readers, search, request.tenant)
@@ -309,16 +321,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         ahead = ReadAhead()
         leaving = self._leaving_hook()
         stored = 0
-        holder = current_caller().holder
         quota = self._limits.owner_quota
         reading = asyncio.create_task(_read(first, stream, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
                 for owner, run in runs_of_owners(batch):
                     # Tenants over HTTP all come by the aggregator's key: their documents say whose.
-                    tenant = f"{holder}/{owner}" if owner else holder
+                    tenant = _tenant_of(owner)
                     read = partial(read_group, unread_of(run))
-                    while group := await self._unless_leaving(self._extraction.run(tenant, read)):
+                    while group := await self._unless_leaving(self._extracted(tenant, read)):
                         # Embedding, step by step, in turn with others: whoever writes waits for
                         # who writes now, and a long document takes many seconds to embed.
                         begin = partial(preparation_of, self._index, group, quota)
@@ -345,6 +356,12 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    async def _extracted(
+        self, tenant: Tenant, read: Callable[[Extractor], tuple[Answer, float]]
+    ) -> Answer:
+        with self._admission.refusals_counted(tenant):
+            return await self._extraction.run(tenant, read)
 
     def _leaving_hook(self) -> Leaving:
         """Return a hook for the writer's thread: it waits until decoders forgot the texts that are
@@ -379,7 +396,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> Answer:
         """Run `work` on these threads, in the caller's turn among others who have work for them.
         `owner`: the tenant of the caller's that it is for."""
-        return await asyncio.wrap_future(threads.submit(paying_tenant(owner.encode()), work))
+        return await asyncio.wrap_future(threads.submit(_tenant_of(owner), work))
 
     def _admit(self, context: Context) -> None:
         if self._leaving.is_set():
@@ -388,17 +405,19 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             check_own_side(context.peer(), self._networks)
 
     @contextmanager
-    def _counted(self, kind: str, admission: Admission | None = None) -> Iterator[None]:
-        """Count an open call of this kind, while the context is open. Raises ResourceExhausted if
-        `admission` has no place for this caller."""
-        with ExitStack() as stack:
-            if admission is not None:
-                stack.enter_context(admission.reserve())
-            self._open[kind] += 1
+    def _counted(self, place: str, tenant: Tenant) -> Iterator[None]:
+        """Hold a place for an open call. Raises ResourceExhausted."""
+        with self._admission.reserve(tenant=tenant, place=place):
+            self._open += 1
             try:
                 yield
             finally:
-                self._open[kind] -= 1
+                self._open -= 1
+
+
+def _tenant_of(owner: str = "") -> Tenant:
+    """Return the current caller's tenant whose documents a call is about."""
+    return paying_tenant(owner.encode())
 
 
 def _texts_of(request: pb.EmbedRequest) -> list[str] | list[tuple[int, ...]]:
