@@ -185,7 +185,10 @@ class ServiceSettings(BaseSettings):
         " of the budget.",
     )
     quota_requests_per_minute: int = Field(
-        default=0, ge=0, description="Maximum requests per minute and key holder. 0: unlimited."
+        default=0,
+        ge=0,
+        description="Maximum requests, calls that take no answer included, per minute and key"
+        " holder. 0: unlimited.",
     )
     quota_tokens_per_minute: int = Field(
         default=0, ge=0, description="Maximum tokens per minute and key holder. 0: unlimited."

@@ -65,7 +65,7 @@ GROUPS = (
             *("question_embedding", "question_prefix", "passage_prefix"),
             *("dsn", "chunk_tokens", "overlap_tokens", "owner_max_documents", "owner_max_bytes"),
             *("document_kv_budget_bytes", "document_kv_folder", "document_kv_disk_bytes"),
-            *("document_kv_export", "extraction_processes", "extraction_queue"),
+            *("document_kv_export", "extraction_processes"),
             "extraction_cpu_s_per_minute",
         ),
     ),

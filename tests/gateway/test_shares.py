@@ -158,9 +158,16 @@ async def test_the_tokens_of_an_answer_that_is_left_are_counted(tmp_path: Path) 
         assert "has used its 3 tokens per minute" in refused.json()["error"]["message"]
 
 
-async def test_large_bodies_are_read_at_their_sender_s_pace(tmp_path: Path) -> None:
+LARGE_BODIES: dict[str, dict[str, Any]] = {
+    "bytes": {"user": "x" * 400_000},
+    "objects": {"messages": [{"role": "user", "content": "a"}] * 1500},
+}
+
+
+@pytest.mark.parametrize("what", LARGE_BODIES)
+async def test_large_bodies_are_read_at_their_sender_s_pace(tmp_path: Path, what: str) -> None:
     """Also those that are refused, whose reading is all that they cost."""
-    large = {**SHORT, "user": "x" * 400_000, "colour": "none"}
+    large = {**SHORT, **LARGE_BODIES[what], "colour": "none"}
     async with two_callers(tmp_path, http_body_bytes_per_s=500_000) as (_, greedy, honest):
         began_s = time.monotonic()
         sending = [asyncio.create_task(greedy.post(CHAT, json=large)) for _ in range(4)]

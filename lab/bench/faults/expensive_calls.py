@@ -22,6 +22,11 @@ OPTIONAL_RULES = 9000
 LONG_CHARACTERS = 60_000
 """Of a text that is not refused unread where the context is 1024 tokens or more."""
 DOCUMENT_WORDS = 3000
+TURNS = 800
+"""Pairs of turns of a letter each."""
+RARE_LETTERS = 16_000
+MANY_AT_ONCE = 40
+"""Of calls that take no answer."""
 EMBEDDED = 128
 """Texts of one request for embeddings."""
 
@@ -88,6 +93,20 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         text = words(LONG_CHARACTERS // 6, number)[:LONG_CHARACTERS]
         return {"model": served.model, "prompt": text, "return_token_strs": True}
 
+    def turns(number: int) -> Body:
+        """Return a conversation whose turns cost far more than their letters."""
+        said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}] * TURNS
+        return {
+            "model": served.model,
+            "messages": [*said, {"role": "user", "content": str(number)}],
+        }
+
+    def letters(number: int) -> Body:
+        """Return a text of letters that a vocabulary has no tokens for."""
+        source = random.Random(number)
+        text = "".join(chr(source.randrange(0x4E00, 0x9000)) for _ in range(RARE_LETTERS))
+        return {"model": served.model, "prompt": text}
+
     bodies = {
         "grammars": Expensive(completions, grammars),
         "choices": Expensive(completions, choices),
@@ -96,6 +115,8 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         "embeddings": Expensive("/v1/embeddings", embeddings),
         "documents": Expensive("/v1/tandem/documents", documents),
         "tokenising": Expensive("/tokenize", tokenising),
+        "turns": Expensive("/v1/messages/count_tokens", turns, MANY_AT_ONCE),
+        "letters": Expensive("/tokenize", letters, MANY_AT_ONCE),
     }
     if not served.embedding:
         del bodies["embeddings"]

@@ -64,7 +64,10 @@ LAG_METRIC = "tandem_event_loop_lag_seconds"
 COLUMNS = ("pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse", "lag_p99_s")
 
 CROWDING = "crowding"
-ARMS = ("grammars", "choices", "logprobs", "images", "embeddings", "documents", "tokenising")
+ARMS = (
+    *("grammars", "choices", "logprobs", "images", "embeddings", "documents"),
+    *("tokenising", "turns", "letters"),
+)
 ARM_COLUMNS = (
     *("asks_for", "requests", "failed", "alone_p95_s", "beside_p95_s", "worse", "lag_p99_s"),
 )

@@ -152,8 +152,8 @@ class AggregatorSettings(MeasuredSettings):
     http_max_connections: int = Field(
         default=512,
         ge=1,
-        description="Maximum open HTTP connections. Beyond it the connection that has been"
-        " idle longest is closed.",
+        description="Maximum open HTTP connections; fewer if the process may not open so many"
+        " files. Beyond it the connection that has been idle longest is closed.",
     )
     http_write_timeout_s: float = Field(
         default=30.0,
