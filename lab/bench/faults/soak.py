@@ -59,6 +59,8 @@ ANSWER_S = 60.0
 CALL_S = 10.0
 DOCUMENT_KV_BYTES = 8 << 20
 """So small that it is full before the second half begins."""
+MEMORY_TOKENS = 2**14
+"""Of earlier texts, for each tenant. What a drafter remembers by default would fill for hours."""
 BLAMING = BROKEN | {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION}
 COLUMNS = (
     *("service", "figure", "first", "mean", "last"),
@@ -209,7 +211,7 @@ async def _soak(place: Path, models: Models, seed: int, lasts_s: float) -> tuple
     budget = {"document-kv-budget-bytes": DOCUMENT_KV_BYTES}
     more: Mapping[str, Mapping[str, object]] = {
         "verifier": {"model": models.target, **budget},
-        "drafter": {"model": models.draft, **budget},
+        "drafter": {"model": models.draft, "memory-tokens": MEMORY_TOKENS, **budget},
     }
     every_s = max(lasts_s / SAMPLES, min(5.0, lasts_s / (5 * BLOCKS)))
     async with whole_suite(place, more) as suite:
