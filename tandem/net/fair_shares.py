@@ -67,9 +67,7 @@ class FairShares:
     ) -> None:
         """Check that the tenant may take `amount` units, and note that it asked. Raises
         HolderRefused for more than its share, ResourceExhausted where too few are free."""
-        accounts = self._accounts(tenant)
-        for _, account in accounts:
-            account.asked_s = now
+        accounts = self.note(tenant, now)
         if what not in self.totals:
             return
         for party, account in accounts:
@@ -81,6 +79,13 @@ class FairShares:
             if amount > 1:
                 why = f"{amount} {what} needed, {free} of {self.totals[what]} free"
             raise ResourceExhausted(why)
+
+    def note(self, tenant: Tenant, now: float) -> list[tuple[Tenant, _Account]]:
+        """Note that the tenant is active, and return its accounts."""
+        accounts = self._accounts(tenant)
+        for _, account in accounts:
+            account.asked_s = now
+        return accounts
 
     def may_take(self, tenant: Tenant, what: str, now: float) -> bool:
         """Return whether the tenant may take one unit more."""

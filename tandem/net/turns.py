@@ -64,6 +64,10 @@ class Turns(Generic[Item]):
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
+    def note(self, tenant: Tenant, now: float) -> None:
+        """Note that the tenant is active, though it asks for no turn."""
+        self._shares.note(tenant, now)
+
     def add(
         self, tenant: Tenant, item: Item, now: float, priority: int = 0
     ) -> tuple[Turn[Item], Turn[Item] | None]:
@@ -194,6 +198,11 @@ class FairExecutor:
                 out.item.future.set_exception(self._turns.refusal(out))
         future.add_done_callback(lambda _: self._leave(turn))
         return future
+
+    def note(self, tenant: Tenant) -> None:
+        """Note that the tenant is active, though its work is done elsewhere: others leave room."""
+        with self._changed:
+            self._turns.note(tenant, time.monotonic())
 
     def close(self, within_s: float = CLOSE_S) -> None:
         """Take nothing more, and wait for what was taken, but no longer than `within_s`."""

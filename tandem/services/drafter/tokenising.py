@@ -49,7 +49,7 @@ class PromptTokens:
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
         self.context_length = context_length
-        self._thread = FairExecutor("tokenising", THREADS, waiting=MOST_WAITING)
+        self._threads = FairExecutor("tokenising", THREADS, waiting=MOST_WAITING)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
         """Tokenize the prompt of a completion. Raises InvalidArgument."""
@@ -146,9 +146,11 @@ class PromptTokens:
         return characters
 
     async def _soon(self, length: int, work: Callable[[], Found], tenant: bytes) -> Found:
+        payer = paying_tenant(tenant)
         if length <= LONG_CHARACTERS:
+            self._threads.note(payer)
             return work()
-        return await asyncio.wrap_future(self._thread.submit(paying_tenant(tenant), work))
+        return await asyncio.wrap_future(self._threads.submit(payer, work))
 
     def _ids(
         self,

@@ -201,6 +201,16 @@ def test_a_thread_is_left_to_who_asked_of_late() -> None:
     assert more.result(DEADLINE_S) == "later"
 
 
+def test_a_thread_is_left_to_who_is_active_elsewhere() -> None:
+    """Short prompts are tokenised on the event loop, while another's long ones took all threads."""
+    executor = FairExecutor("test", threads=2)
+    executor.note(Tenant("honest"))
+    with busy(executor):
+        more = executor.submit(GREEDY, lambda: "later")
+        assert executor.submit(Tenant("honest"), lambda: "now").result(DEADLINE_S) == "now"
+        assert not more.done()
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     executor = FairExecutor("grammars", waiting=3)
     with busy(executor):
