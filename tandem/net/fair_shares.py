@@ -106,14 +106,16 @@ class FairShares:
         parties: list[tuple[str | None, Tenant]] = [(None, Tenant(tenant.caller))]
         if tenant.id:
             parties.append((tenant.caller, tenant))
-        accounts = list[tuple[Tenant, _Account]]()
-        for group, party in parties:
-            peers = self._peers.setdefault(group, {})
-            if party not in peers and len(peers) >= MOST_TENANTS:
+        return [(party, self._account(group, party)) for group, party in parties]
+
+    def _account(self, group: str | None, party: Tenant) -> _Account:
+        peers = self._peers.setdefault(group, {})
+        if (account := peers.get(party)) is None:
+            if len(peers) >= MOST_TENANTS:
                 holding = {each: account for each, account in peers.items() if account.held.total()}
                 peers = self._peers[group] = holding
-            accounts.append((party, peers.setdefault(party, _Account())))
-        return accounts
+            account = peers[party] = _Account()
+        return account
 
     def _fair(self, party: Tenant, held: int, what: str, amount: int, now: float) -> bool:
         """Return whether the request leaves enough for the others. Who has nothing may have all

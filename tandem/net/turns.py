@@ -16,9 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tandem.core.errors import ResourceExhausted, Unavailable
@@ -30,7 +31,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _TURNS = "turns"
-IDLE_S = 5.0
 CLOSE_S = 30.0
 """What work under way gets to end when an executor is closed."""
 
@@ -50,6 +50,7 @@ class Turns(Generic[Item]):
     def __init__(self, places: str, at_once: int, waiting: int) -> None:
         """Start with nobody. `places` is what refusals call places in the queue."""
         self._places = places
+        self._at_once = at_once
         self._shares = FairShares({places: at_once + waiting, _TURNS: at_once})
         self._waiting: dict[Tenant, list[Turn[Item]]] = {}
         self._running = set[Turn[Item]]()
@@ -95,6 +96,8 @@ class Turns(Generic[Item]):
 
     def following(self, now: float) -> Turn[Item] | None:
         """Give the next turn; None while all are taken, or kept for others."""
+        if len(self._running) == self._at_once:
+            return None
         able = (each for each in self._waiting if self._shares.may_take(each, _TURNS, now))
         if (tenant := min(able, key=self._order, default=None)) is None:
             return None
@@ -160,11 +163,11 @@ class _Task:
 
 
 class FairExecutor:
-    """A few threads that tenants take turns with; may be used from any thread. A thread that has
-    nothing to do for a while ends, and none keeps the process alive."""
+    """A few threads that tenants take turns with; may be used from any thread. A thread lives while
+    there is work, and none keeps the process alive."""
 
     def __init__(self, name: str, threads: int = 1, waiting: int = 64, niceness: int = 0) -> None:
-        """Prepare to run tasks. Threads start when they are needed.
+        """Prepare to run tasks.
 
         Args:
             name: what the executor does, for refusals and as its threads' name.
@@ -174,10 +177,8 @@ class FairExecutor:
                 It is for tasks that hold the interpreter's lock for moments only: a thread that
                 others wait for must not give way."""
         self._name = name
-        self._threads = threads
         self._niceness = niceness
         self._turns = Turns[_Task](f"places for {name}", threads, waiting)
-        self._alive = 0
         self._closed = False
         self._changed = threading.Condition()
 
@@ -188,15 +189,16 @@ class FairExecutor:
         with self._changed:
             if self._closed:
                 raise Unavailable(f"{self._name}: the service is stopping")
-            turn, out = self._turns.add(tenant, _Task(future, work), time.monotonic())
-            if self._alive < min(self._threads, self._turns.running + self._turns.waiting):
-                self._alive += 1
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            self._changed.notify()
+            now = time.monotonic()
+            turn, out = self._turns.add(tenant, _Task(future, work), now)
+            following = self._turns.following(now)
         if out is not None:
-            with suppress(Exception):  # cancelled in this very moment
+            with suppress(InvalidStateError):  # cancelled in this very moment
                 out.item.future.set_exception(self._turns.refusal(out))
         future.add_done_callback(lambda _: self._leave(turn))
+        if following is not None:
+            run = partial(self._run, following)
+            threading.Thread(target=run, name=self._name, daemon=True).start()
         return future
 
     def note(self, tenant: Tenant) -> None:
@@ -208,40 +210,26 @@ class FairExecutor:
         """Take nothing more, and wait for what was taken, but no longer than `within_s`."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._alive, within_s)
+            self._changed.wait_for(lambda: not self._turns.running, within_s)
 
     def _leave(self, turn: Turn[_Task]) -> None:
+        """Give back the place of a task that was cancelled before its turn."""
         with self._changed:
-            self._turns.leave(turn)
-            self._changed.notify_all()
+            if turn.item.future.cancelled():
+                self._turns.leave(turn)
 
-    def _run(self) -> None:
+    def _run(self, turn: Turn[_Task] | None) -> None:
+        """Run a task, and those whose turn comes after it."""
         if self._niceness and sys.platform == "linux":
             with suppress(OSError):  # of this thread alone
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
-        while self._run_next():
-            pass
-
-    def _run_next(self) -> bool:
-        """Run the next task; return False once the thread is to end. No task lives on in a thread
-        that waits."""
-        if (turn := self._next()) is None:
-            return False
-        if turn.item.future.set_running_or_notify_cancel():
-            _fulfil(turn.item)
-        return True
-
-    def _next(self) -> Turn[_Task] | None:
-        """Return the next turn; None after a while without any."""
-        with self._changed:
-            while (turn := self._turns.following(time.monotonic())) is None:
-                over = self._closed and not self._turns.waiting
-                if over or not (self._changed.wait(IDLE_S) or self._turns.waiting):
-                    self._alive -= 1
-                    self._changed.notify_all()
-                    return None
-            return turn
+        while turn is not None:
+            if turn.item.future.set_running_or_notify_cancel():
+                _fulfil(turn.item)
+            with self._changed:
+                self._turns.leave(turn)
+                turn = self._turns.following(time.monotonic())
+                self._changed.notify_all()
 
 
 def _fulfil(task: _Task) -> None:
