@@ -43,7 +43,7 @@ export PACKAGE_INDEX IMAGE_REGISTRY CHART_REGISTRY GITHUB_RELEASE DRY_RUN
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' constraints.txt)
-CODE := $(wildcard deploy examples lab models services tandem tests tools)
+CODE := $(wildcard deploy examples lab models tandem tests tools)
 DOCKERFILES := $(wildcard services/*/Dockerfile deploy/*/Dockerfile)
 SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy examples tools,$(d)/*.sh $(d)/*/*.sh))
 CHART := deploy/k8s/tandem

@@ -25,7 +25,8 @@ import grpc
 import numpy as np
 
 from tandem.core.probs import Array, SamplingParams
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.drafting import draw_draft
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (

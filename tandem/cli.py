@@ -18,8 +18,6 @@ _SUMMARIES = {
     "search": "Find the best chunks of ingested documents.",
     "certs": "Make certificates and keys for the services.",
     "keys": "Make a key for a caller, or revoke it.",
-    "enroll": "Make what a new edge needs, and let the cloud know it.",
-    "install-service": "Let systemd run a service of this machine.",
     "link": "Emulate a slow or narrow link over TCP.",
     "models": "List the models on this machine.",
     "pull": "Download a model of the Hugging Face hub.",

@@ -46,13 +46,13 @@ def main() -> int:
 def _fitting() -> tuple[str, int]:
     """Return the best model that fits into this machine's memory, and its size in bytes. Raises
     CannotPull where the hub does not have it, or cannot be reached."""
-    with Hub() as hub:
-        for name in MODELS:
-            wanted = ModelName.parse(name)
-            files = chosen_files(hub.find(wanted.name, wanted.revision), wanted.gguf)
-            size = sum(file.size for file in files)
-            if size <= MEMORY_SHARE * memory_bytes():
-                break
+    hub = Hub()
+    for name in MODELS:
+        wanted = ModelName.parse(name)
+        files = chosen_files(hub.find(wanted.name, wanted.revision), wanted.gguf)
+        size = sum(file.size for file in files)
+        if size <= MEMORY_SHARE * memory_bytes():
+            break
     return name, size
 
 

@@ -24,3 +24,10 @@ fetch() {
 
 fetch preact 11.2.0 dist/preact.mjs hooks/dist/hooks.mjs
 fetch htm 3.1.1 dist/htm.mjs
+fetch markdown-it 14.3.3 dist/markdown-it.min.js
+# Made for a page's scripts: in a module it leaves itself in `globalThis`.
+{
+  cat markdown-it.min.js
+  echo 'export default globalThis.markdownit;'
+} >markdown-it.mjs
+rm markdown-it.min.js

@@ -35,8 +35,6 @@ def main(flags: list[str]) -> int:
         return status
     if not (AUTHORITY / "http-key").exists():
         make_http_key()
-    elif " scopes=" not in (AUTHORITY / "http-keys").read_text():  # of an older release
-        http_keys("--same-key")
     for side in ("edge", "cloud"):
         hand_out(side, OUT / side)
     for name in ("http-key", "http-keys"):
@@ -78,14 +76,9 @@ def hand_out_password(given: str) -> None:
 
 def make_http_key() -> None:
     """For HTTP callers, should they be asked for one."""
-    http_keys("--out", str(AUTHORITY / "http-key"))
-
-
-def http_keys(*flags: str) -> None:
-    where = ("--file", str(AUTHORITY / "http-keys"), "--scope", "generate")
-    subprocess.run(
-        [sys.executable, "-P", "-m", "tandem.cli", "keys", "http", *where, *flags], check=True
-    )
+    command = [sys.executable, "-P", "-m", "tandem.cli", "keys", "http", "--scope", "generate"]
+    files = ("--file", str(AUTHORITY / "http-keys"), "--out", str(AUTHORITY / "http-key"))
+    subprocess.run([*command, *files], check=True)
 
 
 def hand_out(side: str, folder: Path) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.core.errors import FailedPrecondition, TandemError, Unavailable
+from tandem.core.frozen import frozen
 
 Logits = NDArray[np.float32]
 
@@ -155,7 +156,7 @@ class Session(Protocol):
         """Free the keys and values. Closing twice is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForwardRequest:
     """The part of a forward pass for one session.
 

@@ -66,21 +66,8 @@ def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity
 
 def expires(certificate: bytes) -> datetime:
     """Return when the PEM `certificate` stops being valid. Raises InvalidArgument."""
-    return _parsed(certificate).not_valid_after_utc
-
-
-def hosts_of(certificate: bytes) -> tuple[str, ...]:
-    """Return the names in the PEM `certificate` of a service. Raises InvalidArgument."""
     try:
-        names = _parsed(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound as error:
-        raise InvalidArgument("certificate", "contains no host name") from error
-    return tuple(str(name.value) for name in names.value)
-
-
-def _parsed(certificate: bytes) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(certificate)
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:
         raise InvalidArgument("certificate", "is not a PEM certificate") from error
 

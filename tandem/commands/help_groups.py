@@ -1,7 +1,8 @@
 """Help in groups: options under titles, and those that few people need with `--help-all` only.
 
 A group names options by the names of their parameters, in the order in which they are shown. The
-groups below are those of the commands that ask for answers; `service_help` has those of services.
+groups below are those of the commands that ask for answers; those of services are in their settings
+(`service_help`).
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import Progress
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.embedding_options import EMBEDDING_FLAGS, roles_of, text_role_options
 from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option, owner_option
-from tandem.commands.progress_bar import progress_bar
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex, open_index
@@ -176,7 +176,7 @@ def ingest(**options: Any) -> None:
 def _ingest(options: dict[str, Any]) -> Tally:
     """Bring what is below the paths into the index once."""
     selection = files_below(options["paths"], follow_links=options["follow_links"])
-    with progress_bar(silent=options["as_json"]) as bar:
+    with _progress_bar(silent=options["as_json"]) as bar:
         bar.add_task("ingesting", total=sum(_size(file.path) for file in selection.files))
         tally = Tally(bar, selection.passed)
         for unread in selection.unread:
@@ -454,3 +454,18 @@ def _fail_if_refused(tally: Tally) -> None:
         count = len(tally.refusals)
         every = sum(tally.counts.values())
         raise TandemError(f"{count} of {every} refused, first {shown(first.id)}")
+
+
+def _progress_bar(*, silent: bool) -> Progress:
+    """Return a bar on standard error, which goes when it is full; nothing is shown if it is
+    `silent` or there is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=silent or not console.is_terminal,
+    )

@@ -7,12 +7,12 @@ from typing import Any
 from tandem.backends.model_source import ModelChoice
 from tandem.commands.ask_suite import ask
 from tandem.commands.checks import Check, check
+from tandem.core.errors import TandemError
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings
 from tandem.suite.models import choose_pair
-from tandem.suite.process_memory import proportional_set_bytes
 from tandem.suite.requirements import require_packages
 
 REMEDY = "give models that load, on Linux"
@@ -44,6 +44,19 @@ async def _services(settings: LocalSuiteSettings) -> dict[str, int]:
     async with LocalSuite(settings) as suite:
         await ask(suite.endpoint, GenerationRequest(PROMPT, params=params), TIMEOUT_S)
         return {name: proportional_set_bytes(child.pid) for name, child in suite.children.items()}
+
+
+def proportional_set_bytes(pid: int) -> int:
+    """Return the proportional set size of a process: its own pages, and its share of those that
+    several processes use, as of libraries and mapped files. The sums of processes can be added up,
+    which those of resident sets cannot. Linux only; raises TandemError elsewhere."""
+    path = Path(f"/proc/{pid}/smaps_rollup")
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except FileNotFoundError as error:
+        raise TandemError(f"{path} does not exist; memory can be measured on Linux only") from error
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("Pss:"))
+    return int(kilobytes) * 1024
 
 
 def _bytes_on_disk(choice: ModelChoice) -> int:

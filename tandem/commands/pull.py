@@ -1,11 +1,11 @@
 """`tandem pull`: a model of the Hugging Face hub onto this machine."""
 
 import json
+import sys
 
 import click
 
 from tandem.commands.options import json_option
-from tandem.commands.progress_bar import progress_bar
 from tandem.suite.hub_models import Hub, ModelName, chosen_files, shown_size
 
 
@@ -20,20 +20,18 @@ def pull(name: str, as_json: bool) -> None:
     files NAME:Q4_K_M means one file; without it they are listed.
 
     Only weights in safetensors or GGUF, tokenizers and configurations are taken, and every file's
-    hash is checked. A download that broke off goes on with the same command. HF_TOKEN gives access
-    to gated and private models; HF_ENDPOINT names another hub.
+    hash is checked. Files that are complete are not downloaded again. HF_TOKEN gives access to
+    gated and private models; HF_ENDPOINT names another hub.
     """
     wanted = ModelName.parse(name)
-    with Hub() as hub:
-        model = hub.find(wanted.name, wanted.revision)
-        files = chosen_files(model, wanted.gguf)
-        size = sum(file.size for file in files)
-        if not as_json:
-            count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
-            click.echo(f"{model.name} at commit {model.commit}: {count}, {shown_size(size)}")
-        with progress_bar(silent=as_json, speed=True) as bar:
-            task = bar.add_task("downloading", total=size)
-            folder = hub.download(model, files, lambda count: bar.advance(task, count))
+    hub = Hub()
+    model = hub.find(wanted.name, wanted.revision)
+    files = chosen_files(model, wanted.gguf)
+    size = sum(file.size for file in files)
+    if not as_json:
+        count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+        click.echo(f"{model.name} at commit {model.commit}: {count}, {shown_size(size)}")
+    folder = hub.download(model, files, silent=as_json or not sys.stderr.isatty())
     source = folder / files[0].name if files[0].name.lower().endswith(".gguf") else folder
     usable = f"{model.name}:{wanted.gguf}" if wanted.gguf else model.name
     if as_json:

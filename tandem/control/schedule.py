@@ -54,8 +54,9 @@ class Schedule:
             return CLOUD_ALONE
         if self.stop_and_wait:
             return f"rounds of {self.chunk}"
-        name = "stream" if self.decode_when_idle else "stream that waits"
-        return f"{name}, window {self.window}"
+        if self.decode_when_idle:
+            return f"stream, window {self.window}"
+        return f"chunks of {self.chunk}, window {self.window}"
 
 
 CLOUD_ALONE = "the cloud alone"

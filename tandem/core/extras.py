@@ -11,8 +11,9 @@ from types import MappingProxyType
 DISTRIBUTION = "tandem-edge"
 
 _PACKAGES = {
-    "engine": ("huggingface_hub", "jinja2", "safetensors", "tokenizers", "torch", "transformers"),
+    "engine": ("jinja2", "safetensors", "tokenizers", "torch", "transformers"),
     "http": ("fastapi", "starlette", "swagger_ui_bundle", "uvicorn"),
+    "hub": ("huggingface_hub",),
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
     "llamacpp": ("xllamacpp",),

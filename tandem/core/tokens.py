@@ -63,9 +63,14 @@ def extend_prefix(prefix: PrefixHash, token_ids: Sequence[int] | NDArray[Any]) -
     """Return the hash of the prefix with `token_ids` appended. Order, length and every id count."""
     if len(token_ids) >= _MANY:
         return int(prefix_hashes(token_ids, prefix)[-1])
-    for token in token_ids:  # int: numpy integers overflow
-        prefix = (prefix * _FACTOR + mix((int(token) + 1) * GOLDEN)) & MASK
+    for token in token_ids:
+        prefix = _extend_by(prefix, token)
     return prefix
+
+
+def _extend_by(prefix: PrefixHash, token_id: int) -> PrefixHash:
+    # int: numpy integers overflow
+    return (prefix * _FACTOR + mix((int(token_id) + 1) * GOLDEN)) & MASK
 
 
 def prefix_hashes(
@@ -106,8 +111,49 @@ class PrefixMismatch(DataLoss):
         self.position = position
 
 
+class _HashAhead:
+    """Returns the hash of a growing sequence followed by tokens. It remembers those of the tokens
+    that were asked of last, which changes no answer."""
+
+    def __init__(self) -> None:
+        self._token_ids: list[int] = []
+        self._prefixes: list[PrefixHash] = []
+
+    def __call__(self, prefix: PrefixHash, token_ids: Sequence[int]) -> PrefixHash:
+        """Return the hash after the sequence of hash `prefix` and `token_ids`, at least one."""
+        if self._token_ids[: len(token_ids)] != list(token_ids):
+            self._follow(prefix, token_ids)
+        return self._prefixes[len(token_ids) - 1]
+
+    def _follow(self, prefix: PrefixHash, token_ids: Sequence[int]) -> None:
+        known = self._token_ids
+        pairs = enumerate(zip(known, token_ids, strict=False))
+        same = next((place for place, (one, other) in pairs if one != other), len(known))
+        self._forget(same)
+        prefix = self._prefixes[-1] if same else prefix
+        for token_id in token_ids[same:]:
+            prefix = _extend_by(prefix, token_id)
+            known.append(token_id)
+            self._prefixes.append(prefix)
+
+    def past(self, prefix: PrefixHash, token_id: int) -> PrefixHash:
+        """Return the hash once a token follows, which the sequence then has."""
+        if self._token_ids and self._token_ids[0] == token_id:
+            del self._token_ids[0]
+            return self._prefixes.pop(0)
+        self._forget(0)
+        return _extend_by(prefix, token_id)
+
+    def _forget(self, first: int) -> None:
+        del self._token_ids[first:]
+        del self._prefixes[first:]
+
+
 class PrefixedTokens:
-    """A growing token sequence; `start`: its length when it was made (prompt and resume point)."""
+    """A growing token sequence; `start`: its length when it was made (prompt and resume point).
+
+    Each token is hashed once: the hashes of what may follow the sequence are kept, and taken over
+    when it does."""
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         self._token_ids = list(token_ids)
@@ -115,6 +161,7 @@ class PrefixedTokens:
         self._prefixes: list[int] = []  # those after them
         self.prefix: PrefixHash = int(self._first_prefixes[-1])
         """Hash of the whole sequence."""
+        self._hash_ahead = _HashAhead()
         self.start = len(self._token_ids)
 
     def __len__(self) -> int:
@@ -133,7 +180,7 @@ class PrefixedTokens:
 
     def append(self, token_id: int) -> None:
         self._token_ids.append(token_id)
-        self.prefix = extend_prefix(self.prefix, (token_id,))
+        self.prefix = self._hash_ahead.past(self.prefix, token_id)
         self._prefixes.append(self.prefix)
 
     def extend(self, token_ids: Iterable[int]) -> None:
@@ -149,7 +196,7 @@ class PrefixedTokens:
 
     def prefix_with(self, token_ids: Sequence[int]) -> int:
         """Return the hash of the whole sequence followed by `token_ids`."""
-        return extend_prefix(self.prefix, token_ids)
+        return self._hash_ahead(self.prefix, token_ids) if token_ids else self.prefix
 
     def check(self, position: int, prefix: int, beyond: Sequence[int] = ()) -> None:
         """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:

@@ -1,7 +1,6 @@
 """Settings of a drafter that may learn."""
 
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -12,22 +11,18 @@ from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 class LearningSettings(ServiceSettings):
     """Settings of learning."""
 
-    HELP_GROUP: ClassVar = (
-        "Learning",
-        ("learn",),
-        ("learn_folder", "learn_bytes", "learn_logprobs"),
-    )
-
     learn: bool = Field(
         default=False,
         description="Let the draft model learn from what the target answers, on this device,"
         " while no request is open. Answers stay the same; drafts are accepted more"
         " often. Keeps texts of answers in `learn_folder`. Engine torch only.",
+        json_schema_extra={"group": "Learning", "usual": True},
     )
     learn_folder: Path | None = Field(
         default=None,
         description="Folder for what is learned, private to the user of this process. Unset:"
         " tandem/learning in $XDG_STATE_HOME or ~/.local/state.",
+        json_schema_extra={"group": "Learning"},
     )
     learn_bytes: int = Field(
         default=4 * 2**20,
@@ -35,6 +30,7 @@ class LearningSettings(ServiceSettings):
         le=2**30,
         description="Maximum size of the texts kept to learn from, for each tenant, in bytes."
         " The oldest ones are dropped first.",
+        json_schema_extra={"group": "Learning"},
     )
     learn_logprobs: int = Field(
         default=8,
@@ -42,4 +38,5 @@ class LearningSettings(ServiceSettings):
         le=MAX_TOP_LOGPROBS,
         description="Likeliest tokens whose probabilities the cloud is asked for with each token of"
         " an answer above temperature 0, to learn from them; 8 bytes each. 0: none.",
+        json_schema_extra={"group": "Learning"},
     )

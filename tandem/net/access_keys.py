@@ -37,7 +37,6 @@ _HOLDER = r"(?P<holder>[A-Za-z0-9][A-Za-z0-9._-]{0,63})"
 _HASH = r"sha256:(?P<digest>[0-9a-f]{64})"
 _LINE = re.compile(rf"{_HOLDER}\s+{_HASH}(?P<fields>(\s+[a-z_]+=\S*)*)")
 _FORM = "HOLDER sha256:HEX scopes=SCOPE,…"
-_MEND = "'tandem keys HOLDER --scope SCOPE --same-key --file FILE' adds them"
 FIELDS = frozenset({"scopes"}) | QUOTA_FIELDS
 """What a line may say of a key."""
 
@@ -71,32 +70,28 @@ def key_line(holder: str, key: str, scopes: Collection[Scope]) -> str:
     check_key(key)
     if not scopes:
         raise InvalidArgument("scopes", "must contain at least one")
-    line = f"{holder} {hash_key(key)} {scopes_field(scopes)}"
+    named = ",".join(scope for scope in Scope if scope in scopes)
+    line = f"{holder} {hash_key(key)} scopes={named}"
     if _LINE.fullmatch(line) is None:
         why = "must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with one of"
         raise InvalidArgument("holder", f"{why} the first two, got {holder[:80]!r}")
     return line
 
 
-def scopes_field(scopes: Collection[Scope]) -> str:
-    """Format scopes as a field of a line, always in the same order."""
-    return f"scopes={','.join(scope for scope in Scope if scope in scopes)}"
-
-
-def parse_keys(text: str, may_lack_scopes: bool = False) -> KeyRing:
+def parse_keys(text: str) -> KeyRing:
     """Parse like `read_lines`, but every line must be well-formed. Raises InvalidArgument naming
     the first that is not, which it does not show: it may hold a key by mistake."""
-    lines = read_lines(text, may_lack_scopes)
+    lines = read_lines(text)
     if lines.malformed:
         raise InvalidArgument("keys", lines.malformed[0].why)
     return lines.ring
 
 
-def read_lines(text: str, may_lack_scopes: bool = False) -> KeyLines:
+def read_lines(text: str) -> KeyLines:
     """Read keys from lines of `HOLDER sha256:HEX scopes=…`, skipping empty lines and those that
     begin with #. A holder may have several keys, so that a new one can be handed out before the old
-    one goes. With `may_lack_scopes` a key without scopes allows nothing; otherwise it is malformed.
-    Each line counts by itself: a malformed one neither opens anything nor shuts others out."""
+    one goes. Each line counts by itself: a malformed one neither opens anything nor shuts others
+    out."""
     known = []
     malformed = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -104,21 +99,21 @@ def read_lines(text: str, may_lack_scopes: bool = False) -> KeyLines:
         if not entry or entry.startswith("#"):
             continue
         try:
-            known.append(_hashed_key(number, entry, may_lack_scopes))
+            known.append(_hashed_key(number, entry))
         except InvalidArgument as error:
             malformed.append(MalformedLine(number, error.why))
     return KeyLines(KeyRing(tuple(known)), tuple(malformed))
 
 
-def _hashed_key(number: int, entry: str, may_lack_scopes: bool) -> HashedKey:
+def _hashed_key(number: int, entry: str) -> HashedKey:
     match = _LINE.fullmatch(entry)
     if match is None:
         raise InvalidArgument("keys", f"line {number} must be {_FORM}")
     fields = _fields(number, match["fields"])
-    if "scopes" not in fields and not may_lack_scopes:
-        raise InvalidArgument("keys", f"line {number} has no scopes; {_MEND}")
+    if "scopes" not in fields:
+        raise InvalidArgument("keys", f"line {number} has no scopes=SCOPE,…")
     try:
-        scopes = scopes_from(fields["scopes"]) if "scopes" in fields else frozenset[Scope]()
+        scopes = scopes_from(fields["scopes"])
         quota = Quota.parse(fields)
     except InvalidArgument as error:
         raise InvalidArgument("keys", f"line {number}: {error}") from error

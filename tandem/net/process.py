@@ -1,6 +1,5 @@
 """A service as a process: flags, settings, logs, metrics endpoint, event loop, exit code."""
 
-import argparse
 import asyncio
 import atexit
 import ctypes
@@ -34,6 +33,7 @@ from tandem.settings import (
     ServiceSettings,
     SettingsError,
     load_settings,
+    parse_flags,
     variable_of,
 )
 from tandem.telemetry.endpoint import MetricsServer, serve_metrics
@@ -61,7 +61,8 @@ def run_service(
     Writes `listening HOST:PORT` to standard output once calls are served, and after it what
     `beside` says of the door that it opens for as long as the service runs."""
     try:
-        settings = load_settings(model, flags_of(model, arguments))
+        words = sys.argv[1:] if arguments is None else arguments
+        settings = load_settings(model, parse_flags(model, words))
         access = server_access(settings)
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
@@ -231,29 +232,6 @@ def run_loop(main: Any) -> Any:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
-
-
-def flags_of(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
-    """Return one `--flag` per field; the settings model checks the values."""
-    parser = _OneLineParser(
-        prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",
-        description=model.__doc__,
-        epilog="Each flag can be set as TANDEM_<FLAG> in the environment or in the --config file.",
-    )
-    for name, field in model.model_fields.items():
-        default = "" if field.default is None else f" (default: {field.default})"
-        words = f"{field.description}{default}".replace("%", "%%")
-        flag = "--" + name.replace("_", "-")
-        if field.annotation is bool:
-            parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=words)
-        else:
-            parser.add_argument(flag, help=words)
-    return vars(parser.parse_args(arguments))
-
-
-class _OneLineParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_EXIT, f"error: {message}; --help lists the flags\n")
 
 
 def _complain(error: Exception | str, exit_code: int) -> int:

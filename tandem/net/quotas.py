@@ -37,11 +37,6 @@ class Quota:
                 raise InvalidArgument(name, f"must be a whole number, got {value[:40]!r}")
         return cls(**{name: int(value) for name, value in words.items() if name in known})
 
-    def words(self) -> list[str]:
-        """Return NAME=VALUE fields; unlimited ones are left out."""
-        said = ((field_.name, getattr(self, field_.name)) for field_ in fields(self))
-        return [f"{name}={value}" for name, value in said if value]
-
     def over(self, default: "Quota") -> "Quota":
         """Return this quota, with the values of `default` where it states none."""
         said = {field_.name: getattr(self, field_.name) for field_ in fields(self)}

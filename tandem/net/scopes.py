@@ -41,6 +41,7 @@ OPEN = None
 SCOPE_OF: Mapping[str, Scope | None] = {
     "/tandem_api.aggregator.v1.AggregatorService/Generate": Scope.GENERATE,
     "/tandem_api.aggregator.v1.AggregatorService/Collaborate": Scope.GENERATE,
+    "/tandem_api.aggregator.v1.AggregatorService/FetchDocuments": Scope.GENERATE,
     "/tandem_api.aggregator.v1.AggregatorService/Describe": Scope.GENERATE,
     "/tandem_api.drafter.v1.DrafterService/Generate": Scope.GENERATE,
     "/tandem_api.drafter.v1.DrafterService/Describe": Scope.GENERATE,
@@ -49,8 +50,8 @@ SCOPE_OF: Mapping[str, Scope | None] = {
     "/tandem_api.verifier.v1.VerifierService/Describe": Scope.VERIFY,
     "/tandem_api.decoding.v1.DecodingService/Decode": Scope.DECODE,
     "/tandem_api.decoding.v1.DecodingService/LookUpDocuments": Scope.DECODE,
-    "/tandem_api.decoding.v1.DecodingService/ExportDocument": Scope.DECODE,
-    "/tandem_api.decoding.v1.DecodingService/ImportDocument": Scope.DOCUMENTS_WRITE,
+    "/tandem_api.decoding.v1.DecodingService/ExportDocuments": Scope.DECODE,
+    "/tandem_api.decoding.v1.DecodingService/ImportDocuments": Scope.DOCUMENTS_WRITE,
     "/tandem_api.decoding.v1.DecodingService/ForgetDocuments": Scope.DOCUMENTS_WRITE,
     "/tandem_api.retriever.v1.RetrieverService/Search": Scope.DOCUMENTS_READ,
     "/tandem_api.retriever.v1.RetrieverService/List": Scope.DOCUMENTS_READ,

@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tandem.backends.interface import Session
+from tandem.core.frozen import frozen
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
@@ -23,7 +23,7 @@ DraftHandle = JobHandle[tuple[list[Drafted], int]]
 OnDrafted = Callable[["DraftsReady"], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftsReady:
     """The next tokens of a task; `handle`, where given, has them or the error that ended it."""
 
@@ -151,7 +151,10 @@ class DraftTaskRunner:
         return on_draft
 
     def _report(self, ready: DraftsReady) -> None:
-        if id(ready.task) in self._running:
+        task = ready.task
+        if id(task) not in self._running:
+            return
+        if not (task.branch and self._machine.predrafted(task, ready.drafts)):
             self._on_drafted(ready)
 
     def _done(self, task: DraftTask, job: DraftJob, handle: DraftHandle) -> None:

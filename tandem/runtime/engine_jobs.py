@@ -7,10 +7,10 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tandem.backends.interface import ForwardRequest, Logits
+from tandem.core.frozen import frozen
 from tandem.core.processors import Pending
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ChunkedPrefill, is_long
 from tandem.runtime.loop_notifier import LoopNotifier
@@ -76,7 +76,7 @@ class Job(GroupJob[Result]):
         return self.take(logits[0])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cost:
     """Seconds a job waited, then took from its first pass's start to its last one's end, and the
     largest number of jobs it shared a pass with."""
@@ -86,7 +86,7 @@ class Cost:
     batch_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Done(Generic[Result]):
     """A finished job's result and what it cost."""
 

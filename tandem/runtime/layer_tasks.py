@@ -12,7 +12,7 @@ from tandem.core.probs import Array
 from tandem.runtime.engine_jobs import Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.split_uplink import LayersTask
+from tandem.specdec.events import LayersTask
 
 
 class LayersJob(Job[Array]):

@@ -1,4 +1,4 @@
-"""The job that has a draft model compute a text before it drafts."""
+"""The job that computes keys and values of a text, and no logits."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,9 @@ from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.runtime.engine_jobs import Job
 
 
-class DraftPrefillJob(Job[int]):
-    """Feeds tokens after the first `keep` of a session; the result is the session's length."""
+class PrefillJob(Job[int]):
+    """Feeds tokens after the first `keep` of a session, which stays its owner's; the result is the
+    session's length."""
 
     def __init__(self, session: Session, keep: int, token_ids: Sequence[int]) -> None:
         self._session = session

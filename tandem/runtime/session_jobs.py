@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,11 +14,11 @@ import numpy as np
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import RowsAfter
 from tandem.runtime.engine_jobs import ASIDE_S, Job
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import (
@@ -27,10 +27,11 @@ from tandem.specdec.judge import (
     RemoteReading,
     Verification,
 )
-from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import NO_TEXTS, TextDrafts
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import AcceptanceRule
+from tandem.specdec.verify_task import VerifyTask
 
 Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]
@@ -45,7 +46,7 @@ def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
         session.rollback(keep + len(path))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftRequest:
     """A draft task and how its tokens are drawn. `rows`: how the text before changes the model's
     logits; None where it does not. `texts`: what is drafted from texts after it. `on_draft`: see

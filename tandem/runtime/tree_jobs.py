@@ -18,7 +18,7 @@ from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted
 from tandem.specdec.proposers import Proposed
-from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
+from tandem.specdec.rounds.tree_drafting import TreeGrowth, with_remembered
 
 
 class TreeDraftJob(DraftJob):

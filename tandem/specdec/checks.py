@@ -11,17 +11,9 @@ from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.logprobs import check_logprobs
-from tandem.specdec.messages import (
-    Committed,
-    EarlyVerdict,
-    FullDistribution,
-    Opened,
-    PromptLogprobs,
-)
+from tandem.specdec.messages import Committed, Frame, Opened, PromptLogprobs
 from tandem.specdec.presets import MAX_DRAFT_LENGTH
 from tandem.specdec.rules import Replacement, payload_type
-
-_Based = Committed | EarlyVerdict | FullDistribution
 
 
 def check_opened(opened: Opened, request: EdgeRequest) -> None:
@@ -40,14 +32,12 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
         )
 
 
-def check_processes(
-    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
-) -> None:
-    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
-    not know them; `processes`: whether that end, at that `place`, says that it does."""
+def check_processes(processes: bool, sampling: SamplingParams, processors: Processors) -> None:
+    """Raise FailedPrecondition where sampling settings or processors are asked of a cloud that does
+    not know them; `processes`: whether it says that it does."""
     newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
     if newer and not processes:
-        raise FailedPrecondition(f"the {place} is of a version without logits processors")
+        raise FailedPrecondition("the cloud is of a version without logits processors")
 
 
 def check_committed(
@@ -66,7 +56,7 @@ def check_committed(
         sent: token ids of the drafts that it may speak of, oldest first.
 
     Raises ProtocolError, or PrefixMismatch where the two texts differ."""
-    _check_base(message, committed)
+    check_base(message, committed)
     if not 0 <= message.accepted <= len(sent):
         raise ProtocolError(f"{len(sent)} drafts sent", f"Committed with {message.accepted}")
     appended = (*sent[: message.accepted], *message.token_ids)
@@ -74,7 +64,7 @@ def check_committed(
     if len(appended) > room:
         raise ProtocolError(f"at most {room} tokens expected", f"{len(appended)} committed")
     for token in message.token_ids:
-        _check_token(token, request, "Committed")
+        check_token(token, request, "Committed")
     if message.accepted < len(sent) and message.token_ids:
         _check_replacement(message.token_ids[0], request)
     if message.draw_from is not None:
@@ -85,27 +75,7 @@ def check_committed(
         raise ProtocolError("tokens expected", "Committed without any")
     _check_cloud_drafts(message, request)
     _check_logprobs(message, len(appended), request)
-    _check_prefix(message, committed, appended)
-
-
-def check_early_verdict(
-    verdict: EarlyVerdict,
-    request: EdgeRequest,
-    committed: PrefixedTokens,
-    sent: Sequence[int],
-) -> None:
-    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
-    `sent`), as the preset says. Raises as `check_committed`."""
-    preset = request.preset
-    if not preset.exits:
-        raise ProtocolError("no early exits asked for", "EarlyVerdict")
-    _check_base(verdict, committed)
-    _check_judged(verdict, len(sent))
-    if isinstance(verdict.outcome, int):
-        _check_token(verdict.outcome, request, "EarlyVerdict")
-    elif not verdict.rejected or preset.cloud_draws:
-        raise ProtocolError("nothing to draw", "an early verdict with a distribution to draw from")
-    _check_prefix(verdict, committed, ())
+    check_prefix(message, committed, appended)
 
 
 def _check_cloud_drafts(message: Committed, request: EdgeRequest) -> None:
@@ -133,15 +103,6 @@ def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
     )
 
 
-def check_full_distribution(
-    message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
-) -> None:
-    """Check that this is a distribution at the position that is being drawn."""
-    _check_base(message, committed)
-    _check_shape(message.target_probs, request, "FullDistribution")
-    _check_prefix(message, committed, ())
-
-
 def _check_logprobs(message: Committed, tokens: int, request: EdgeRequest) -> None:
     if request.logprobs_are_optional and not message.logprobs:
         return
@@ -154,16 +115,10 @@ def _check_logprobs(message: Committed, tokens: int, request: EdgeRequest) -> No
     )
 
 
-def _check_base(message: _Based, committed: PrefixedTokens) -> None:
+def check_base(message: Frame, committed: PrefixedTokens) -> None:
     if message.base != len(committed):
         state = f"{len(committed)} tokens committed"
         raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
-
-
-def _check_judged(verdict: EarlyVerdict, sent: int) -> None:
-    judged = verdict.accepted + verdict.rejected
-    if verdict.accepted < 0 or not 1 <= judged <= sent:
-        raise ProtocolError(f"{sent} drafts sent", f"an early verdict on {judged}")
 
 
 def _check_replacement(replacement: Replacement, request: EdgeRequest) -> None:
@@ -173,22 +128,22 @@ def _check_replacement(replacement: Replacement, request: EdgeRequest) -> None:
         state = f"rejection payloads '{preset.rejection_payload}'"
         raise ProtocolError(state, f"a rejection that carries {type(replacement).__name__}")
     if isinstance(replacement, FullPayload):
-        _check_shape(replacement.target_probs, request, "Committed")
+        check_shape(replacement.target_probs, request, "Committed")
 
 
-def _check_token(token: int, request: EdgeRequest, message: str) -> None:
+def check_token(token: int, request: EdgeRequest, message: str) -> None:
     if not 0 <= token < request.vocabulary_size:
         state = f"vocabulary of {request.vocabulary_size}"
         raise ProtocolError(state, message, f"has token {token}")
 
 
-def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
+def check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
     if probs.shape != (request.vocabulary_size,):
         state = f"vocabulary of {request.vocabulary_size}"
         raise ProtocolError(state, message, f"has a distribution of shape {probs.shape}")
 
 
-def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
+def check_prefix(message: Frame, committed: PrefixedTokens, appended: Sequence[int]) -> None:
     """Check that the frame carries the hash of the committed text once it is applied."""
     if committed.prefix_with(appended) != message.prefix_hash:
         raise PrefixMismatch(len(committed) + len(appended))

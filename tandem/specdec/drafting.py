@@ -57,7 +57,11 @@ class Drafting:
         self._in_flight = DraftsInFlight()
         self._request = request
         self._committed = committed
-        self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
+        likely = request.preset.predraft is Predraft.LIKELY_OUTCOMES
+        self.alternatives = ALTERNATIVES if likely else 0
+        """Number of alternatives wanted for a draft."""
+        self._drafts = request.preset.drafts
+        self._lengthens = request.lengthens_forced
         self._ends = request.draft_ends
         self._length_limit = len(request.prompt_ids) + request.max_tokens
         self.longest = 0
@@ -83,6 +87,11 @@ class Drafting:
         return self._in_flight.sent
 
     @property
+    def unsent(self) -> int:
+        """Number of drafts that are not on that stream yet."""
+        return self._in_flight.unsent
+
+    @property
     def first(self) -> Drafted | None:
         """The draft for the position after the committed text."""
         return self._in_flight.first if self._in_flight else None
@@ -98,11 +107,6 @@ class Drafting:
         return self.ahead[0].token_id if self.ahead else None
 
     @property
-    def alternatives(self) -> int:
-        """Number of alternatives wanted for a draft."""
-        return ALTERNATIVES if self._from_distributions else 0
-
-    @property
     def position(self) -> int:
         """Position after all that is committed or in flight."""
         return len(self._committed) + len(self._in_flight)
@@ -115,12 +119,12 @@ class Drafting:
     @property
     def draftable(self) -> int:
         """Number of tokens that the schedule would draft now."""
-        if not self._request.preset.drafts or self._in_flight.unsure:
+        in_flight = self._in_flight
+        if not self._drafts or in_flight.unsure or in_flight.ends_in(self._ends):
             return 0
-        if self._in_flight.ends_in(self._ends):
-            return 0
-        chunk = self.schedule.chunk - self._chunk.sent - self._in_flight.unsent
-        return min(chunk, self.schedule.window - len(self._in_flight), self.room)
+        schedule = self.schedule
+        chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
+        return min(chunk, schedule.window - len(in_flight), self.room)
 
     @property
     def chunk_is_open(self) -> bool:
@@ -220,12 +224,12 @@ class Drafting:
 
     def begin_ahead(self) -> DraftTask | None:
         """Return the task that drafts past the predicted bonus token, if that pays now."""
-        if self.ahead is not None or not self.alternatives or not self._in_flight:
-            return None
         schedule = self.schedule
-        ends = self._ends
-        if not (schedule.stop_and_wait and schedule.bonus) or self._in_flight.unsent:
+        if not (self.alternatives and schedule.stop_and_wait and schedule.bonus):
             return None
+        if self.ahead is not None or not self._in_flight or self._in_flight.unsent:
+            return None
+        ends = self._ends
         count = min(1 + schedule.chunk, self.room)
         if count < 2 or self._in_flight.ends_in(ends):
             return None
@@ -236,7 +240,7 @@ class Drafting:
         self._awaited = count
         self._fed_with_task = self.position - self.kv_length
         stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
-        lengthens = self._request.lengthens_forced and not (guess or stepwise)
+        lengthens = self._lengthens and not (guess or stepwise)
         longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
             keep=self.kv_length,
@@ -298,7 +302,7 @@ class Drafting:
 
     @property
     def sent_token_ids(self) -> tuple[int, ...]:
-        return self._in_flight.token_ids[: self._in_flight.sent]
+        return self._in_flight.sent_token_ids
 
     def settle(self, message: Committed) -> None:
         """Drop the accepted drafts, which are committed."""
@@ -402,6 +406,7 @@ class DraftsInFlight:
 
     def __init__(self) -> None:
         self._drafts: list[Drafted] = []
+        self._token_ids: list[int] = []
         self.sent = 0
 
     def __len__(self) -> int:
@@ -417,7 +422,11 @@ class DraftsInFlight:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        return tuple(drafted.token_id for drafted in self._drafts)
+        return tuple(self._token_ids)
+
+    @property
+    def sent_token_ids(self) -> tuple[int, ...]:
+        return self.token_ids[: self.sent]
 
     @property
     def unsent(self) -> int:
@@ -435,6 +444,7 @@ class DraftsInFlight:
 
     def add(self, drafts: Sequence[Drafted]) -> None:
         self._drafts += drafts
+        self._token_ids += [drafted.token_id for drafted in drafts]
 
     def next_chunk(self, length: int) -> list[Drafted]:
         """Return the first unsent ones, at most `length`."""
@@ -443,16 +453,19 @@ class DraftsInFlight:
     def remove(self, count: int) -> None:
         """Take out the first ones, sent or not."""
         del self._drafts[:count]
+        del self._token_ids[:count]
         self.sent = max(0, self.sent - count)
 
     def cut_from_texts(self) -> None:
         """Take out the first one that is from a text and all after it."""
         by_model = [*takewhile(lambda drafted: not drafted.from_text, self._drafts)]
         del self._drafts[len(by_model) :]
+        del self._token_ids[len(by_model) :]
         self.sent = min(self.sent, len(by_model))
 
     def clear(self) -> None:
         self._drafts.clear()
+        self._token_ids.clear()
         self.sent = 0
 
 

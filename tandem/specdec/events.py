@@ -8,6 +8,7 @@ import numpy as np
 
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.distribution import RunnersUp
+from tandem.core.frozen import frozen
 from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
@@ -107,7 +108,7 @@ class EdgeRequest:
         return self.stop_token_ids if self.ignore_eos else self.eos_token_ids | self.stop_token_ids
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftTask:
     """Roll the draft KV back to `keep`, feed `token_ids`, draft `count` tokens from `position` on,
     or up to the first that is among `ends`.
@@ -118,7 +119,8 @@ class DraftTask:
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
     `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
-    the last, as long as a grammar leaves no other or a text proposes them."""
+    the last, as long as a grammar leaves no other or a text proposes them. `made`: the tokens of a
+    branch that are there; the machine alone adds to it."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -132,13 +134,23 @@ class DraftTask:
     expansion: tuple[int, ...] = ()
     path: tuple[int, ...] = ()
     spare: int = 0
+    made: list[Drafted] = field(default_factory=list, compare=False)
+
+
+@frozen
+class LayersTask:
+    """Roll the KV of the target's first layers back to `first`, feed `token_ids`, and return a
+    hidden state for each."""
+
+    first: int
+    token_ids: tuple[int, ...]
 
 
 NO_PROBS: Array = np.empty(0, dtype=np.float32)
 """Where nothing that is sent or drawn depends on a draft's distribution."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drafted:
     """A draft token and the distribution it was drawn from, in wire precision. `alternatives`: the
     likeliest tokens in its place, best first, with weights (the draft token's is 1). `parent`: the
@@ -160,14 +172,14 @@ class Drafted:
         return self.predicted or self.remembered
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Send:
     """Put a frame on the open stream."""
 
     message: EdgeMessage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Commit:
     """Tokens that are final. `unverified`: drawn by the draft model with the cloud lost."""
 
@@ -179,7 +191,7 @@ class Commit:
     """Of each token, where asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interrupt:
     """Stop this draft task, which is under way, and discard its tokens."""
 

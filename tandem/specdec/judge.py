@@ -14,26 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tandem.core.distribution import Distribution, LogitsDistribution
+from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams, one_hot
-from tandem.core.randomness import RandomSource
-from tandem.core.sparse_payload import FullPayload
-from tandem.core.tree import children, depths
-from tandem.specdec.choices import RejectionPayload
-from tandem.specdec.messages import Drafts, EarlyVerdict, Frame, TokenLogprob
-from tandem.specdec.presets import VerifySettings
-from tandem.specdec.rules import (
-    AcceptanceRule,
-    PayloadRule,
-    Proposal,
-    Replacement,
-    TargetProbs,
-    payload_rule,
-)
+from tandem.specdec.messages import TokenLogprob
+from tandem.specdec.rules import AcceptanceRule, PayloadRule, Proposal, Replacement, TargetProbs
 
 DistributionAt = Callable[[int], Array | Distribution]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """The drafts for the position after a node: their nodes, and what is proposed."""
 
@@ -50,31 +39,7 @@ def chain_steps(proposals: Iterable[Proposal]) -> Steps:
     return {index - 1: Step((index,), proposal) for index, proposal in enumerate(proposals)}
 
 
-@dataclass(frozen=True, slots=True)
-class DraftTree:
-    """A tree that was checked on intake (`check_draft`)."""
-
-    token_ids: tuple[int, ...]
-    parents: tuple[int, ...]
-    steps: Steps
-
-    @classmethod
-    def of(cls, draft: Drafts) -> DraftTree:
-        """Create it from a frame whose distributions, if any, are one per expanded node."""
-        assert draft.parents is not None, "a tree has parents"
-        steps = {}
-        for index, (node, nodes) in enumerate(children(draft.parents).items()):
-            token_ids = tuple(draft.token_ids[child] for child in nodes)
-            probs = None if draft.distributions is None else draft.distributions[index]
-            steps[node] = Step(tuple(nodes), Proposal(token_ids, draft_probs=probs))
-        return cls(draft.token_ids, draft.parents, steps)
-
-    @property
-    def layers(self) -> int:
-        return max(depths(self.parents)) + 1
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verification:
     """Result of a verification. `path`: the accepted nodes, with their `token_ids`. `targets`: the
     target of each position that was judged: those of the path and, unless the text is complete, of
@@ -94,7 +59,7 @@ class Verification:
         return self.targets[-1] if len(self.targets) > len(self.path) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judge:
     """The drafts of one pass, which follow the committed text from position `base` on. `known`: the
     targets of the first positions, where earlier passes gave them: of `base` alone, or in a chain
@@ -143,94 +108,6 @@ class Judge:
         if node + 1 < len(self.known):
             return self.known[node + 1]
         return self.rule.prepare(distribution_at(self.row(node)), position)
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """Judges nothing: the pass only reads the targets of `rows` positions from `base` on, for a
-    judge of drafts that have not all arrived."""
-
-    base: int
-    rows: int
-    rule: AcceptanceRule
-
-    def judge(self, distribution_at: DistributionAt) -> Verification:
-        """Return the targets, with an empty path. `distribution_at` is as for `Judge`."""
-        targets = (
-            self.rule.prepare(distribution_at(row), self.base + row) for row in range(self.rows)
-        )
-        return Verification((), (), tuple(targets))
-
-
-EARLY_TOP = 32
-"""Most entries of an early payload: it is a guess, and not worth the bytes of a whole one."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyJudge:
-    """Judges the drafts of one pass by its early exits: what the verdict will probably be.
-
-    FSD §3, steps 2 and 3: every exit judges the drafts as the pass itself will, with the same
-    random numbers, so that its verdict is the final one wherever its distributions are. The judge
-    is the pass's own but for smaller payloads. Early verdicts change nothing on either side but
-    what is drafted ahead. `temperatures`, of all exits of the model, calibrate how sure each is;
-    empty: 1."""
-
-    frame: Frame
-    exits: tuple[int, ...]
-    judge: Judge
-    temperatures: tuple[float, ...] = ()
-
-    def temperature(self, exit_index: int) -> float:
-        """Return what an exit's logits are divided by before its confidence is read."""
-        return self.temperatures[exit_index] if self.temperatures else 1.0
-
-    def verdict(
-        self,
-        exit_index: int,
-        distribution_at: DistributionAt,
-        confidence_at: Callable[[int], float],
-    ) -> EarlyVerdict | None:
-        """Return the verdict of exit `exit_index`, or None if nothing follows.
-
-        Args:
-            exit_index: which of the target's exits this is.
-            distribution_at: the exit's distribution in a row of the pass, after sampling settings.
-            confidence_at: how sure the exit is in a row, in [0, 1]."""
-        judge = self.judge
-        verification = judge.judge(distribution_at)
-        target = verification.next_target
-        accepted = len(verification.path)
-        if target is None:
-            return None
-        row = judge.row(verification.path[-1] if accepted else -1)
-        outcome = verification.replacement
-        if outcome is None:
-            outcome = judge.rule.target_token(target, self.frame.base + accepted)
-        assert not isinstance(outcome, FullPayload), "early verdicts are small"
-        return EarlyVerdict(
-            session=self.frame.session,
-            base=self.frame.base,
-            prefix_hash=self.frame.prefix_hash,
-            exit_index=exit_index,
-            accepted=accepted,
-            rejected=verification.replacement is not None,
-            outcome=outcome,
-            confidence=confidence_at(row) if row >= 0 else 1.0,
-        )
-
-
-def early_payload_rule(
-    settings: VerifySettings, rule: AcceptanceRule, rng: RandomSource
-) -> PayloadRule:
-    """Return the rejection payload of early verdicts: the session's own, made small. Where the edge
-    draws, it is a sparse one, whatever it is in the end."""
-    payload = settings.rejection_payload
-    top = min(settings.payload_top, EARLY_TOP)
-    if payload is RejectionPayload.FULL_DISTRIBUTION:
-        payload = RejectionPayload.LOSSLESS_SPARSE
-        top = EARLY_TOP
-    return payload_rule(replace(settings, rejection_payload=payload, payload_top=top), rule, rng)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,4 +90,6 @@ class Measuring(EdgeObserver):
 
 def pass_cost(work: Work) -> Work:
     """Return a cost as controllers count it: drafts are rows of a pass, whoever made them."""
+    if not work.cloud_drafts:
+        return work
     return replace(work, drafts=work.drafts + work.cloud_drafts)

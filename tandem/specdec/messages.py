@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.sparse_payload import FullPayload, SparsePayload
@@ -30,7 +31,7 @@ class GenerationParams:
     """With `logprobs`: of the prompt's tokens too, by the target's own distribution."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """Fields of every message: session, first position, hash of the ids before it."""
 
@@ -47,7 +48,7 @@ class FrameHeader(TypedDict):
     prefix_hash: PrefixHash
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Open(Frame):
     vocabulary_hash: str
     vocabulary_size: int
@@ -63,7 +64,7 @@ class Open(Frame):
     """Whether the cloud may remember this text, and draft it from what it remembers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drafts(Frame):
     """Guesses of what follows the text that `prefix_hash` names. `end_of_chunk`: the last of them
     completes a chunk."""
@@ -77,35 +78,17 @@ class Drafts(Frame):
     `distributions` are then one per expanded node, in ascending order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered(Frame):
-    token_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class NeedFullDistribution(Frame):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenStates(Frame):
-    """The outputs of the target's first layers for the tokens from `base` on, float32 [n, hidden
-    size] as they arrive."""
-
-    states: Array
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cancel(Frame):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ping(Frame):
     nonce: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
     of the edge that it judged. `cloud_drafts`: those that the cloud made itself and judged, in
@@ -122,7 +105,7 @@ class Work:
     draft_rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opened(Frame):
     max_draft_length: int
     context_length: int
@@ -147,7 +130,7 @@ class Opened(Frame):
     """What this cloud drafts itself, as it was asked to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenLogprob:
     """Log-probability of a token under the distribution it was sampled from, or for a token of the
     prompt the target's own; NaN if unknown. `top`: the likeliest tokens of that distribution (id,
@@ -157,7 +140,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Committed(Frame):
     """Text that is final: the first `accepted` of the edge's drafts from `base` on, then
     `token_ids`. `prefix_hash` is that of the text with all of them. A draft in whose place another
@@ -184,21 +167,7 @@ class Committed(Frame):
         return self.draw_from is not None or (judged and bool(self.token_ids))
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyVerdict(Frame):
-    """Prediction of what is committed of the drafts from `base` on, by early exit `exit_index`:
-    how many are `accepted`, whether the one after them is `rejected`, and the token that comes
-    then, or a small payload to draw it from. Nothing is committed. `confidence`: the exit's
-    largest probability where its token lies (FSD, equation 4), in [0, 1]."""
-
-    exit_index: int
-    accepted: int
-    rejected: bool
-    outcome: int | SparsePayload
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptLogprobs(Frame):
     """Of prompt tokens from position `first` on. Frames of one stream begin at position 1, are
     contiguous, and come before anything is committed; the first token follows nothing."""
@@ -207,22 +176,25 @@ class PromptLogprobs(Frame):
     logprobs: tuple[TokenLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FullDistribution(Frame):
-    target_probs: Array
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class GoingAway(Frame):
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pong(Frame):
     nonce: int
 
 
-EdgeMessage = Open | Drafts | Recovered | NeedFullDistribution | HiddenStates | Cancel | Ping
-CloudMessage = (
-    Opened | PromptLogprobs | Committed | EarlyVerdict | FullDistribution | GoingAway | Pong
-)
+@frozen
+class EdgeRoundFrame(Frame):
+    """A frame of the edge that `rounds` alone knows: see `tandem.specdec.rounds.messages`."""
+
+
+@frozen
+class CloudRoundFrame(Frame):
+    """A frame of the cloud that `rounds` alone knows."""
+
+
+EdgeMessage = Open | Drafts | Cancel | Ping | EdgeRoundFrame
+CloudMessage = Opened | PromptLogprobs | Committed | GoingAway | Pong | CloudRoundFrame

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tandem.core.frozen import frozen
 from tandem.core.ngram_index import LONGEST_MATCH, MOST_PLACES, NgramIndex, Tokens
 from tandem.specdec.proposers import Proposed
 
@@ -99,7 +100,7 @@ class NgramTexts:
         return longest, tuple(found[:MOST_PLACES])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NgramProposer:
     """A `Proposer` from texts. `tail`: the last tokens before it. `length`: of their longest match
     that is followed, and `places`, where that stands; `drafts`: what comes there."""

@@ -3,15 +3,16 @@ nothing of the conversation. The machine calls each of them as things happen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec
 
+from tandem.core.frozen import frozen
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.events import Drafted
 from tandem.specdec.messages import Committed, Drafts, Opened
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settled:
     """What a message says of the drafts that were in flight: the first `right` of them became text,
     and the next one did not if `departs`. `refused`: the cloud had that one when it decided; else
@@ -129,3 +130,45 @@ class EdgeObserver:
 
     def on_text(self, count: int, *, unverified: bool) -> None:
         """The answer grows."""
+
+
+Heard = ParamSpec("Heard")
+
+
+def _overriding(
+    observers: Sequence[EdgeObserver], hook: Callable[Concatenate[EdgeObserver, Heard], None]
+) -> tuple[Callable[Heard, None], ...]:
+    """Return the methods of those observers that override a hook, a method of `EdgeObserver`."""
+    name = hook.__name__
+    return tuple(getattr(one, name) for one in observers if getattr(type(one), name) is not hook)
+
+
+class Hooks:
+    """The methods to call as things happen, by their name: most observers hear of few, and a token
+    is to cost no calls that do nothing."""
+
+    def __init__(self, observers: Sequence[EdgeObserver]) -> None:
+        self.on_connected = _overriding(observers, EdgeObserver.on_connected)
+        self.on_opened = _overriding(observers, EdgeObserver.on_opened)
+        self.on_left = _overriding(observers, EdgeObserver.on_left)
+        self.on_lost = _overriding(observers, EdgeObserver.on_lost)
+        self.on_departed = _overriding(observers, EdgeObserver.on_departed)
+        self.on_pinged = _overriding(observers, EdgeObserver.on_pinged)
+        self.on_ponged = _overriding(observers, EdgeObserver.on_ponged)
+        self.on_draft_begun = _overriding(observers, EdgeObserver.on_draft_begun)
+        self.on_drafted = _overriding(observers, EdgeObserver.on_drafted)
+        self.on_sent = _overriding(observers, EdgeObserver.on_sent)
+        self.on_predrafted = _overriding(observers, EdgeObserver.on_predrafted)
+        self.on_adopted = _overriding(observers, EdgeObserver.on_adopted)
+        self.on_resolved = _overriding(observers, EdgeObserver.on_resolved)
+        self.on_foreseen = _overriding(observers, EdgeObserver.on_foreseen)
+        self.on_discarded = _overriding(observers, EdgeObserver.on_discarded)
+        self.on_early_verdict = _overriding(observers, EdgeObserver.on_early_verdict)
+        self.on_committed = _overriding(observers, EdgeObserver.on_committed)
+        self.on_token = _overriding(observers, EdgeObserver.on_token)
+        self.on_right = _overriding(observers, EdgeObserver.on_right)
+        self.on_full_distribution_needed = _overriding(
+            observers, EdgeObserver.on_full_distribution_needed
+        )
+        self.on_drawn = _overriding(observers, EdgeObserver.on_drawn)
+        self.on_text = _overriding(observers, EdgeObserver.on_text)

@@ -13,8 +13,8 @@ it, and every acceptance rule stays exact."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tandem.core.frozen import frozen
 from tandem.core.ngram_index import NgramIndex
 from tandem.core.tokens import check_token_ids
 from tandem.specdec.proposers import Proposed
@@ -70,7 +70,7 @@ class PredictedText:
         return best
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PredictionProposer:
     """A `Proposer` from where in the prediction an answer is. `place`: of the token that is
     proposed next; None where the answer is elsewhere. `matched`: how many of the answer's last

@@ -12,10 +12,12 @@ flight as they are; when these are discarded, so is every branch but the one tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
+from operator import is_
 
+from tandem.core.frozen import frozen
 from tandem.core.hashing import hash_words, unit
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Predraft, PredraftOrder
@@ -23,7 +25,7 @@ from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LikelyOutcome:
     """The verdict may accept all drafts before `position` (absolute) and put `token_id` there."""
 
@@ -32,15 +34,27 @@ class LikelyOutcome:
     confidence: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Branch:
-    """An outcome and what is drafted after it. No `task`: it waits; `open`: it is being drafted."""
+    """An outcome and what is drafted after it. No `task`: it waits; `open`: it is being drafted.
+    Of those that wait the one of the smallest `rank` comes first, and of equal ones the first to
+    arrive."""
 
     outcome: LikelyOutcome
+    rank: float
     arrival: int
     task: DraftTask | None = None
-    drafts: list[Drafted] = field(default_factory=list)
     open: bool = False
+    counted: int = 0
+    """Of its tokens, which are counted as drafted."""
+
+    def turn(self) -> tuple[float, int]:
+        """Return the sort key of a branch that waits."""
+        return self.rank, self.arrival
+
+    @property
+    def drafts(self) -> list[Drafted]:
+        return [] if self.task is None else self.task.made
 
     @property
     def complete(self) -> bool:
@@ -50,7 +64,7 @@ class Branch:
     def take(self, drafts: Iterable[Drafted]) -> None:
         """Take the next tokens of its task; the last one closes it."""
         assert self.task is not None, "nothing was asked for"
-        self.drafts += drafts
+        self.task.made.extend(drafts)
         last = self.drafts[-1]
         ended = last.ends_chunk or last.token_id in self.task.ends
         self.open = not ended and len(self.drafts) < self.task.count
@@ -66,16 +80,23 @@ class Predrafting:
         drafting: Drafting,
         *,
         wanted: bool = True,
+        on_drafted: Callable[[int], None] = lambda count: None,
     ) -> None:
+        """Begin with no branch. `on_drafted`: called with how many tokens were drafted for one."""
         preset = request.preset
         self.on = wanted and preset.predraft is not Predraft.OFF
         self._from_distributions = preset.predraft is Predraft.LIKELY_OUTCOMES
         self._workers = preset.predraft_workers
+        self._ends = request.draft_ends
         seed = request.params.seed
-        self._cache = Predrafts(preset.predraft_order, preset.predraft_outcomes, seed)
+        self._cache = Predrafts(preset.predraft_order, preset.predraft_outcomes, seed, on_drafted)
         self._request = request
         self._committed = committed
         self._drafting = drafting
+        # The drafts whose runners-up are expected, as far as the text has not moved on, and the
+        # chance that all of them stand.
+        self._followed: list[Drafted] = []
+        self._survives = 1.0
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
@@ -99,15 +120,24 @@ class Predrafting:
             self.expect(self._likely())
 
     def _likely(self) -> Iterator[LikelyOutcome]:
-        """Yield every draft's runners-up, with the draft model's probability that it comes."""
-        survives = 1.0
+        """Yield the runners-up of every draft, with the draft model's probability that each comes:
+        of those that follow what is expected already, while the text is the same."""
         bonus = (self._drafting.ahead or ())[:1]
         sure = (*self._drafting.drafts, *bonus)
-        for position, drafted in enumerate(sure, start=len(self._committed)):
-            whole = 1.0 + sum(weight for _, weight in drafted.alternatives)
+        known = len(self._followed)
+        if not all(map(is_, self._followed, sure)) or known > len(sure):
+            self._begin_anew()
+            known = 0
+        for position, drafted in enumerate(sure[known:], start=len(self._committed) + known):
+            whole = 1.0 + sum([weight for _, weight in drafted.alternatives])
             for token_id, weight in drafted.alternatives:
-                yield LikelyOutcome(position, token_id, survives * weight / whole)
-            survives /= whole
+                yield LikelyOutcome(position, token_id, self._survives * weight / whole)
+            self._survives /= whole
+            self._followed.append(drafted)
+
+    def _begin_anew(self) -> None:
+        self._followed.clear()
+        self._survives = 1.0
 
     def task(self) -> DraftTask | None:
         """Return the task of the next branch to draft, if one waits and a worker is free."""
@@ -126,7 +156,7 @@ class Predrafting:
         length limit, or where the branch would first have to feed a long text that the caller
         predicted."""
         drafting = self._drafting
-        ends = self._request.draft_ends
+        ends = self._ends
         room = drafting.room + drafting.position - outcome.position - 1
         count = min(drafting.schedule.chunk, drafting.schedule.window, room)
         if count < 1 or outcome.token_id in ends:
@@ -153,14 +183,12 @@ class Predrafting:
 
     def take(self, task: DraftTask, drafts: list[Drafted]) -> bool:
         """Take the next tokens of a branch; False when it is not wanted any more."""
-        if (branch := self._cache.of(task)) is None:
-            return False
-        branch.take(drafts)
-        return True
+        return self._cache.take(task, drafts)
 
     def resolve(self, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
         """Return the branch of `token_id`, which comes next against the drafts, and the tasks to
         interrupt."""
+        self._begin_anew()
         return self._cache.resolve(len(self._committed), token_id)
 
     def forget_committed(self) -> list[DraftTask]:
@@ -169,56 +197,90 @@ class Predrafting:
 
     def clear(self) -> list[DraftTask]:
         """Drop everything; returns the tasks to interrupt."""
+        self._begin_anew()
         return self._cache.clear()
 
 
 class Predrafts:
     """The pre-draft cache: branches of one request, at most `capacity`, drafted for in `order`."""
 
-    def __init__(self, order: PredraftOrder, capacity: int, seed: int) -> None:
+    def __init__(
+        self,
+        order: PredraftOrder,
+        capacity: int,
+        seed: int,
+        on_drafted: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.open_count = 0
+        """Branches being drafted."""
+        self._on_drafted = on_drafted
         self._order = order
         self._capacity = capacity
         self._seed = seed
         self._arrivals = count()
         self._branches: dict[tuple[int, int], Branch] = {}
-
-    @property
-    def open_count(self) -> int:
-        """Branches being drafted."""
-        return sum(branch.open for branch in self._branches.values())
+        # Those that were begun, and those that wait, of which the next is the last.
+        self._begun: list[Branch] = []
+        self._waiting: list[Branch] = []
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Queue outcomes; one already known keeps the higher confidence. Beyond the capacity the
         waiting branch that would come last gives way."""
+        changed = False
         for outcome in outcomes:
             key = (outcome.position, outcome.token_id)
             known = self._branches.get(key)
             if known is None:
-                self._branches[key] = Branch(outcome, next(self._arrivals))
-            else:
-                known.outcome = max(known.outcome, outcome, key=lambda one: one.confidence)
-        while len(self._branches) > self._capacity:
-            self.drop(max(self._waiting(), key=self._rank))
+                arrival = next(self._arrivals)
+                branch = Branch(outcome, self._rank(outcome), arrival)
+                self._branches[key] = branch
+                self._waiting.append(branch)
+                changed = True
+            elif outcome.confidence > known.outcome.confidence:
+                known.outcome = outcome
+                known.rank = self._rank(outcome)
+                changed = True
+        if not changed:
+            return
+        self._waiting.sort(key=Branch.turn, reverse=True)
+        surplus = len(self._branches) - self._capacity
+        if surplus > 0:
+            for branch in self._waiting[:surplus]:
+                self.drop(branch)
 
     def next_waiting(self) -> Branch | None:
         """Return the outcome to draft for next, if any waits."""
-        return min(self._waiting(), key=self._rank, default=None)
-
-    def _waiting(self) -> list[Branch]:
-        return [branch for branch in self._branches.values() if branch.task is None]
+        return self._waiting[-1] if self._waiting else None
 
     def start(self, branch: Branch, task: DraftTask) -> None:
+        self._waiting.remove(branch)
         branch.task = task
         branch.open = True
+        self.open_count += 1
+        self._begun.append(branch)
 
-    def of(self, task: DraftTask) -> Branch | None:
-        """Return the branch this task drafts for."""
-        return next((branch for branch in self._branches.values() if branch.task is task), None)
+    def take(self, task: DraftTask, drafts: Iterable[Drafted]) -> bool:
+        """Take the next tokens of a task; False if it drafts for none of these."""
+        branch = next((begun for begun in self._begun if begun.task is task), None)
+        if branch is None:
+            return False
+        self.open_count -= branch.open
+        branch.take(drafts)
+        self.open_count += branch.open
+        self._count(branch)
+        return True
+
+    def _count(self, branch: Branch) -> None:
+        drafted = len(branch.drafts)
+        self._on_drafted(drafted - branch.counted)
+        branch.counted = drafted
 
     def resolve(self, position: int, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
         """Return the branch that predicted the diverged text, and all other open tasks. None
         stays."""
-        hit = self._branches.pop((position, token_id), None)
+        hit = self._branches.get((position, token_id))
+        if hit is not None:
+            self.drop(hit)
         return hit if hit is not None and hit.task else None, self.clear()
 
     def forget_before(self, position: int) -> list[DraftTask]:
@@ -230,22 +292,31 @@ class Predrafts:
 
     def clear(self) -> list[DraftTask]:
         """Forget everything; returns the tasks to interrupt."""
-        open_tasks = [branch.task for branch in self._branches.values() if branch.open]
+        for branch in self._begun:
+            self._count(branch)
+        tasks = [branch.task for branch in self._begun if branch.open and branch.task]
         self._branches.clear()
-        return [task for task in open_tasks if task]
+        self._waiting.clear()
+        self._begun.clear()
+        self.open_count = 0
+        return tasks
 
     def drop(self, branch: Branch) -> None:
         """Forget an outcome."""
         del self._branches[(branch.outcome.position, branch.outcome.token_id)]
+        if branch.task is None:
+            self._waiting.remove(branch)
+            return
+        self._begun.remove(branch)
+        self.open_count -= branch.open
+        self._count(branch)
 
-    def _rank(self, branch: Branch) -> tuple[float, int]:
-        """Return the sort key of a branch; the smaller one comes first."""
-        outcome = branch.outcome
+    def _rank(self, outcome: LikelyOutcome) -> float:
+        """Return what outcomes are ordered by; the smaller one comes first."""
         match self._order:
             case PredraftOrder.CONFIDENCE:
-                return -outcome.confidence, branch.arrival
+                return -outcome.confidence
             case PredraftOrder.FIFO:
-                return 0.0, branch.arrival
+                return 0.0
             case PredraftOrder.RANDOM:
-                word = hash_words(self._seed, outcome.position, outcome.token_id)
-                return unit(word), branch.arrival
+                return unit(hash_words(self._seed, outcome.position, outcome.token_id))

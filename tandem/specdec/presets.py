@@ -25,6 +25,9 @@ from tandem.specdec.choices import (
 from tandem.specdec.rules import acceptance_type, payload_type
 
 MAX_DRAFT_LENGTH = 64
+MAX_WAITING_DISTRIBUTIONS = 64
+"""Drafts with whole distributions that may wait for the cloud: of 152,000 tokens each they take
+40 MB of a session."""
 MAX_PAYLOAD_TOP = 4096
 MAX_PAYLOAD_TAIL_DRAWS = 256
 MAX_PREDRAFT_WORKERS = 32
@@ -356,7 +359,8 @@ class VerifySettings:
 
     def validate(self) -> None:
         """Raise InvalidArgument naming the first setting that does not fit the others."""
-        _check_range("window", self.window, 0, 4 * MAX_DRAFT_LENGTH)
+        most = MAX_WAITING_DISTRIBUTIONS if self.carries_probs else 4 * MAX_DRAFT_LENGTH
+        _check_range("window", self.window, 0, most)
         goes_on = self.drafts or self.decode_when_idle
         _require(goes_on, "decode_when_idle", "must be on when nothing is drafted")
         _check_range("payload_top", self.payload_top, 0, MAX_PAYLOAD_TOP)

@@ -8,12 +8,13 @@ To add one, write its `Proposer`, and give its `Source` to the `AnswerTexts` of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.core.frozen import frozen
 from tandem.core.probs import one_hot
 
 LEAST_CHANCE = 0.5
@@ -26,7 +27,7 @@ LEAST_REACHED = 0.3
 rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposed:
     """A token that may come next. `chance`: that it does. `share`: of the places that the proposer
     found. `is_last`: nothing is proposed after it before it is confirmed. `predicted`: it stands in
@@ -69,7 +70,7 @@ class Source(Protocol):
         """Return what is proposed after the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextDrafts:
     """What the `proposers` say after one context, best source first. `bar`: the chance from which
     on a token is proposed. `reached`: the chance that all unconfirmed tokens before stand."""

@@ -40,6 +40,7 @@ from tandem.core.distribution import (
     known_probs,
     likely_runners_up,
 )
+from tandem.core.frozen import frozen
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
@@ -52,7 +53,7 @@ from tandem.core.sparse_payload import (
 from tandem.specdec.choices import Acceptance, RejectionPayload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposal:
     """The drafts for one position, one in a chain or several in a tree, with as much of the
     distribution they were drawn from as the uplink carries. A `draft_prob` of 1 is that of a draft

@@ -1,4 +1,5 @@
-"""Families of models whose small members draft for the large ones: a table of public figures.
+"""Families of models whose small members draft for the large ones: a table of public figures, in
+`known_models.toml`.
 
 Models of one `tokenizer` have the same vocabulary, however their rows are padded; what is on this
 machine is compared by content instead (`draft_candidates`). Figures of acceptance say where they
@@ -9,8 +10,11 @@ nobody measured.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 LARGEST_SHARE = 0.5
 """Of the target's size. A larger draft takes about as long as the target's own pass."""
@@ -72,86 +76,20 @@ class Acceptance:
 
 EXPECTED = Acceptance(0.5, 0.8, "expected", "a guess for models of one family, measured by nobody")
 
-QWEN25 = Family(
-    "Qwen2.5",
-    "Qwen",
-    (
-        KnownModel("Qwen/Qwen2.5-0.5B-Instruct", 0.49, 32_768),
-        KnownModel("Qwen/Qwen2.5-1.5B-Instruct", 1.54, 32_768),
-        KnownModel("Qwen/Qwen2.5-3B-Instruct", 3.09, 32_768),
-        KnownModel("Qwen/Qwen2.5-7B-Instruct", 7.61, 32_768),
-        KnownModel("Qwen/Qwen2.5-14B-Instruct", 14.7, 32_768),
-        KnownModel("Qwen/Qwen2.5-32B-Instruct", 32.5, 32_768),
-        KnownModel("Qwen/Qwen2.5-72B-Instruct", 72.7, 32_768),
-    ),
-)
-QWEN3 = Family(
-    "Qwen3",
-    "Qwen3",
-    (
-        KnownModel("Qwen/Qwen3-0.6B", 0.6, 40_960),
-        KnownModel("Qwen/Qwen3-1.7B", 1.7, 40_960),
-        KnownModel("Qwen/Qwen3-4B", 4.0, 40_960),
-        KnownModel("Qwen/Qwen3-8B", 8.2, 40_960),
-        KnownModel("Qwen/Qwen3-14B", 14.8, 40_960),
-        KnownModel("Qwen/Qwen3-32B", 32.8, 40_960),
-    ),
-)
-LLAMA3 = Family(
-    "Llama 3",
-    "Llama 3",
-    (
-        KnownModel("meta-llama/Llama-3.2-1B-Instruct", 1.24, 131_072, gated=True),
-        KnownModel("meta-llama/Llama-3.2-3B-Instruct", 3.21, 131_072, gated=True),
-        KnownModel("meta-llama/Llama-3.1-8B-Instruct", 8.03, 131_072, gated=True),
-        KnownModel("meta-llama/Llama-3.1-70B-Instruct", 70.6, 131_072, gated=True),
-        KnownModel("meta-llama/Llama-3.3-70B-Instruct", 70.6, 131_072, gated=True),
-    ),
-)
-GEMMA3 = Family(
-    "Gemma 3",
-    "Gemma 3",
-    (
-        KnownModel("google/gemma-3-270m-it", 0.27, 32_768, gated=True),
-        KnownModel("google/gemma-3-1b-it", 1.0, 32_768, gated=True),
-        KnownModel("google/gemma-3-4b-it", 4.3, 131_072, gated=True),
-        KnownModel("google/gemma-3-12b-it", 12.2, 131_072, gated=True),
-        KnownModel("google/gemma-3-27b-it", 27.4, 131_072, gated=True),
-    ),
-)
-SMOLLM2 = Family(
-    "SmolLM2",
-    "SmolLM2",
-    (
-        KnownModel("smollm2-draft", 0.0142, 8_192, made_by="make real-pair"),
-        KnownModel("HuggingFaceTB/SmolLM2-135M-Instruct", 0.135, 8_192, aliases=("real/smollm2",)),
-        KnownModel("HuggingFaceTB/SmolLM2-360M-Instruct", 0.362, 8_192),
-        KnownModel("HuggingFaceTB/SmolLM2-1.7B-Instruct", 1.71, 8_192),
-    ),
-)
-MISTRAL = Family(
-    "Mistral",
-    "Mistral v3",
-    (KnownModel("mistralai/Mistral-7B-Instruct-v0.3", 7.25, 32_768),),
-)
-MISTRAL_TEKKEN = Family(
-    "Mistral",
-    "Mistral Tekken",
-    (
-        KnownModel("mistralai/Ministral-8B-Instruct-2410", 8.02, 32_768, gated=True),
-        KnownModel("mistralai/Mistral-Nemo-Instruct-2407", 12.2, 131_072),
-        KnownModel("mistralai/Mistral-Small-24B-Instruct-2501", 23.6, 32_768),
-    ),
-)
-FAMILIES = (QWEN25, QWEN3, LLAMA3, GEMMA3, SMOLLM2, MISTRAL, MISTRAL_TEKKEN)
 
+def _family(table: dict[str, Any]) -> Family:
+    models = tuple(_model(**model) for model in table.pop("models"))
+    return Family(**table, models=models)
+
+
+def _model(aliases: tuple[str, ...] = (), **figures: Any) -> KnownModel:
+    return KnownModel(**figures, aliases=tuple(aliases))
+
+
+_TABLE = tomllib.loads(files("tandem.suite").joinpath("known_models.toml").read_text("utf-8"))
+FAMILIES = tuple(map(_family, _TABLE["families"]))
 _ACCEPTANCE = {
-    ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-draft"): Acceptance(
-        0.44, 0.52, "measured here", "temperature 1 to 0, held-out prompts, models/real-draft"
-    ),
-    ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"): Acceptance(
-        0.72, 0.72, "published", "one prompt, Q8_0, 5 drafts a round, llama.cpp issue 5877"
-    ),
+    (pair.pop("target"), pair.pop("draft")): Acceptance(**pair) for pair in _TABLE["acceptance"]
 }
 """By target and draft."""
 

@@ -69,12 +69,6 @@ class Aged:
     age_s: float
 
 
-def freshest(*known: Aged | None) -> float | None:
-    """Return the number that was measured last; the first of those as fresh."""
-    there = [number for number in known if number is not None]
-    return min(there, key=lambda number: number.age_s).value if there else None
-
-
 def mean_of(
     samples: Sequence[Sample],
     rule: str,
@@ -93,6 +87,34 @@ def mean_of(
     ]
     values = [sample.value for sample in closer or matching]
     return Aged(fmean(values), window_s(rule) / 2) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class PairReading:
+    """What all processes measured of a draft model at a target; None where nobody did."""
+
+    acceptance: Aged | None
+    draft_step_s: Aged | None
+    verify_step_s: Aged | None
+    round_trip_s: Aged | None
+    queue_s: Aged | None
+
+
+def read_pair(
+    samples: Sequence[Sample], *, engine: str, target: str, preset: str, instance: str
+) -> PairReading:
+    """Return what is known of the draft model `engine` at `target`. Acceptance is of `preset`;
+    draft steps and round trips are of the process `instance`, where there are any of it."""
+    at_target = {"model_name": target}
+    here = {"instance": instance}
+    pair = {"engine": engine, "preset": preset, **at_target}
+    return PairReading(
+        acceptance=mean_of(samples, ACCEPTANCE, pair),
+        draft_step_s=mean_of(samples, DRAFT_STEP, {"engine": engine, "side": "device"}, here),
+        verify_step_s=mean_of(samples, VERIFY_STEP, at_target),
+        round_trip_s=mean_of(samples, ROUND_TRIP, at_target, here),
+        queue_s=mean_of(samples, QUEUE, at_target),
+    )
 
 
 def _agrees(sample: Sample, labels: Mapping[str, str]) -> bool:

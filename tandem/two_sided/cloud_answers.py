@@ -3,17 +3,14 @@ nothing of a stream is kept when it has ended."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from tandem.net.connection import Connection
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
-from tandem.two_sided.protocol.messages import CollaborationOpen
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import DocumentTransfer, Sources
+from tandem.two_sided.protocol.presets import Sources
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.cloud_session import (
     CloudSession,
@@ -22,12 +19,14 @@ from tandem.two_sided.serving.cloud_session import (
     open_collaboration,
 )
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.document_transfer import ExportedDocuments
-
-CLOSING_S = 1.0
-
-Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-"""Finds the cloud's documents for a query, so many at most."""
+from tandem.two_sided.serving.document_transfer import (
+    FetchStream,
+    Search,
+    documents_asked,
+    give_documents,
+)
+from tandem.two_sided.serving.side_session import SideDecoding
+from tandem_api.aggregator.v1.aggregator_pb2 import FindDocuments
 
 
 class CloudAnswers:
@@ -38,11 +37,9 @@ class CloudAnswers:
     ) -> None:
         """Begin to serve; `decoder`, the one beside the cloud, and `profiling` stay the caller's to
         close."""
-        self._decoder = decoder
-        self._profiling = profiling
+        self._decoding = SideDecoding(decoder, profiling)
         self._request_timeout_s = request_timeout_s
         self._sessions: set[CloudSession] = set()
-        self._closing_tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, stream: CollaborationStream) -> Collaboration:
         """Read and check the opening frame of a device's stream, which costs nothing yet. Raises
@@ -54,35 +51,58 @@ class CloudAnswers:
     ) -> None:
         """Serve a stream until the device cancels or half-closes; raises what ended it otherwise.
         `headers`: the asking span's."""
-        request = collaboration.opening.request
+        opening = collaboration.opening
+        request = opening.request
 
-        async def cloud_documents() -> tuple[ContextDocument, ...]:
-            return await search(request.query, request.documents)
-
-        if request.preset.transfer is not DocumentTransfer.NONE:
-            exported = ExportedDocuments(
-                collaboration,
-                decoder=self._decoder,
-                deadline_s=self._request_timeout_s,
-                headers=headers,
+        async def open_decoder(events: DecoderEvents) -> DecoderLink:
+            documents: tuple[ContextDocument, ...] = ()
+            if request.preset.sources is not Sources.DEVICE:
+                documents = await search(request.query, request.documents)
+            decoding = replace(
+                request.decoding_opening(
+                    Side.CLOUD, prompt=request.prompt_ids, documents=documents
+                ),
+                vocabulary_hash=request.vocabulary_hash,
+                vocabulary_size=request.vocabulary_size,
+                end_ids=tuple(sorted(request.eos_token_ids)),
             )
-            await exported.serve(cloud_documents)
-            return
+            return self._decoding.link(decoding, events, self._request_timeout_s, headers)
 
-        async def open_decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
-            documents = () if request.preset.sources is Sources.DEVICE else await cloud_documents()
-            return self._decoder_link(opening, documents, events, headers)
+        def make_machine(opened: DecodingOpened) -> SideMachine:
+            granted = replace(request, max_tokens=opened.max_tokens)
+            return self._decoding.machine(
+                Side.CLOUD, granted, opened, peer_log_mass=opening.log_mass
+            )
 
         session = CloudSession(
             collaboration,
             open_decoder=open_decoder,
-            make_machine=self._machine,
+            make_machine=make_machine,
+            closing_tasks=self._decoding.closing_tasks,
         )
         self._sessions.add(session)
         try:
             await session.run()
         finally:
             self._sessions.discard(session)
+
+    async def asked(self, stream: FetchStream) -> FindDocuments:
+        """Read and check what a device that generates alone asks for, which costs nothing yet.
+        Raises InvalidArgument."""
+        return await documents_asked(stream)
+
+    async def give(
+        self, stream: FetchStream, find: FindDocuments, search: Search, headers: Sent = None
+    ) -> None:
+        """Send the documents that are asked for; raises what ended it."""
+        await give_documents(
+            stream,
+            find,
+            search,
+            decoder=self._decoding.connection,
+            deadline_s=self._request_timeout_s,
+            headers=headers,
+        )
 
     def going_away(self, grace_s: float) -> None:
         """Ask the devices of all open sessions to go on elsewhere."""
@@ -91,39 +111,4 @@ class CloudAnswers:
 
     async def close(self) -> None:
         """Wait for streams that are being closed, a little."""
-        if self._closing_tasks:
-            await asyncio.wait(self._closing_tasks, timeout=CLOSING_S)
-
-    def _decoder_link(
-        self,
-        opening: CollaborationOpen,
-        documents: tuple[ContextDocument, ...],
-        events: DecoderEvents,
-        headers: Sent,
-    ) -> DecoderLink:
-        request = opening.request
-        decoding = replace(
-            request.decoding_opening(Side.CLOUD, prompt=request.prompt_ids, documents=documents),
-            vocabulary_hash=request.vocabulary_hash,
-            vocabulary_size=request.vocabulary_size,
-            end_ids=tuple(sorted(request.eos_token_ids)),
-        )
-        return DecoderLink(
-            self._decoder,
-            decoding,
-            events=events,
-            deadline_s=self._request_timeout_s,
-            closing_tasks=self._closing_tasks,
-            headers=headers,
-        )
-
-    def _machine(self, opening: CollaborationOpen, opened: DecodingOpened) -> SideMachine:
-        request = replace(opening.request, max_tokens=opened.max_tokens)
-        profiler = self._profiling.profiler(opened.model_name, len(opened.document_tokens))
-        return SideMachine(
-            Side.CLOUD,
-            request,
-            peer_log_mass=opening.log_mass,
-            placement_policy=self._profiling.placement_policy(request, profiler),
-            measurements=profiler,
-        )
+        await self._decoding.close()

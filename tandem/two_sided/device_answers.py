@@ -6,22 +6,19 @@ h."""
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from tandem.core.probs import SamplingParams
-from tandem.core.processors import Processors
 from tandem.core.prompt import Prompt, is_conversation
-from tandem.core.tokens import PrefixedTokens
 from tandem.net.connection import Connection
 from tandem.net.failover_connection import FailoverConnection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.session_runner import OpenStream
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
@@ -48,14 +45,13 @@ from tandem.two_sided.serving.device_session import (
     started_message,
     summary_message,
 )
-from tandem.two_sided.serving.document_transfer import ImportedDocuments
+from tandem.two_sided.serving.document_transfer import FetchedDocuments
 from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem.two_sided.serving.side_session import SideDecoding
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 
 log = get_logger(__name__)
-
-CLOSING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +67,7 @@ class DeviceRequest:
     query: str
     documents: int
     search: Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-    sampling: SamplingParams
-    processors: Processors
-    seed: int
-    max_tokens: int
-    ignore_eos: bool
+    params: GenerationParams
     stop: tuple[str, ...]
     token_texts: bool
     lost_cloud: LostCloud
@@ -128,18 +120,15 @@ class DeviceAnswers:
             metrics: where answers are counted.
             target_name: what the target model is called, as far as it is known.
             give_up_after_s: silence of the cloud after which it counts as lost."""
-        self._decoder = decoder
+        self._decoding = SideDecoding(decoder, profiling)
         self._cloud = cloud
-        self._profiling = profiling
         self._gauge = AggregationGauge(metrics)
         self._target_name = target_name
         self._give_up_after_s = give_up_after_s
-        self._closing_tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Wait for streams that are being closed, a little."""
-        if self._closing_tasks:
-            await asyncio.wait(self._closing_tasks, timeout=CLOSING_S)
+        await self._decoding.close()
 
     async def answer(
         self, request: DeviceRequest, cancel: Callable[[], Awaitable[None]] | None = None
@@ -154,7 +143,7 @@ class DeviceAnswers:
             make_machine=lambda opened: self._machine(prepared, opened),
             open_decoder=lambda events: self._open_decoder(prepared, events),
             open_stream=self._stream_opener(prepared, lambda: session.opened),
-            closing_tasks=self._closing_tasks,
+            closing_tasks=self._decoding.closing_tasks,
             why_silent=self._why_silent,
             spread=session_id,
         )
@@ -191,14 +180,14 @@ class DeviceAnswers:
             prompt_ids=(),
             vocabulary_hash="",
             vocabulary_size=0,
-            sampling=request.sampling,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
+            sampling=request.params.sampling,
+            seed=request.params.seed,
+            max_tokens=request.params.max_tokens,
             preset=preset,
-            ignore_eos=request.ignore_eos,
+            ignore_eos=request.params.ignore_eos,
             query=request.query,
             documents=request.documents,
-            processors=request.processors,
+            processors=request.params.processors,
         )
         documents: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
@@ -211,30 +200,29 @@ class DeviceAnswers:
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
-        imported = await self._imported(prepared)
+        fetched = await self._fetched(prepared)
         if preset.context is DocumentContext.JOINED:
             # Keys and values depend on what stands before them: those that came must begin.
-            return replace(prepared, documents=(*imported, *documents))
-        return replace(prepared, documents=(*documents, *imported))
+            return replace(prepared, documents=(*fetched, *documents))
+        return replace(prepared, documents=(*documents, *fetched))
 
-    async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
+    async def _fetched(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "no preset that needs a cloud is asked for without one"
         request = prepared.request
         waits = request.lost_cloud is LostCloud.WAIT
-        imported = ImportedDocuments(
+        fetched = FetchedDocuments(
             cloud=self._cloud,
-            decoder=self._decoder,
+            decoder=self._decoding.connection,
             traffic=prepared.traffic,
             deadline_s=request.timeout_s,
             patience_s=request.timeout_s if waits else self._give_up_after_s,
             headers=request.headers,
             tenant=request.tenant,
             in_conversation=is_conversation(request.prompt),
+            joined=prepared.preset.context is DocumentContext.JOINED,
         )
-        opening = prepared.aggregation.opening(PrefixedTokens(()), -math.inf)
-        if prepared.preset.transfer is DocumentTransfer.KV:
-            opening = replace(opening, document_kv=await imported.device_model())
-        return await imported.fetch(opening)
+        with_kv = prepared.preset.transfer is DocumentTransfer.KV
+        return await fetched.fetch(request.query, request.documents, with_kv=with_kv)
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
         request = prepared.request
@@ -249,14 +237,7 @@ class DeviceAnswers:
         )
         if prepared.preset.sources is Sources.CLOUD:
             opening = replace(opening, ahead=0)
-        return DecoderLink(
-            self._decoder,
-            opening,
-            events=events,
-            deadline_s=request.timeout_s,
-            closing_tasks=self._closing_tasks,
-            headers=request.headers,
-        )
+        return self._decoding.link(opening, events, request.timeout_s, request.headers)
 
     def _machine(self, prepared: _PreparedRequest, opened: DecodingOpened) -> SideMachine:
         request = replace(
@@ -268,14 +249,12 @@ class DeviceAnswers:
             eos_token_ids=opened.eos_token_ids,
         )
         request.sampling.validate(request.vocabulary_size)
-        profiler = self._profiling.profiler(opened.model_name, len(opened.document_tokens))
-        return SideMachine(
+        return self._decoding.machine(
             Side.DEVICE,
             request,
+            opened,
             log_mass=opened.log_mass,
             liveness=self._liveness(prepared),
-            placement_policy=self._profiling.placement_policy(request, profiler),
-            measurements=profiler,
         )
 
     def _liveness(self, prepared: _PreparedRequest) -> Liveness | None:

@@ -4,8 +4,8 @@ here and from nowhere else in the package.
 - What can be asked for: `AGGREGATION_PRESETS`, by their names; `find_aggregation_preset` gives the
   `AggregationPreset` of one. A query may have `MAX_QUERY_CHARACTERS`.
 - An aggregator answers. At the device `DeviceAnswers` takes a `DeviceRequest` and yields the
-  messages for its caller; at the cloud `CloudAnswers` serves one device's `CollaborationStream`
-  after the other. Both are given the `ContextDocument`s of their own `Side`, and what
+  messages for its caller; at the cloud `CloudAnswers` serves one device's `CollaborationStream` or
+  `FetchStream` after the other. Both are given the `ContextDocument`s of their own `Side`, and what
   `Profiling` knows, by which the aggregating side is chosen.
 - A decoder stands beside each aggregator: `DecodingServicer` serves a `DocumentDecoder`, which runs
   a service's own model after its `Documents`.
@@ -27,6 +27,7 @@ from tandem.two_sided.protocol.presets import (
 )
 from tandem.two_sided.serving.cloud_session import CollaborationStream
 from tandem.two_sided.serving.decoding_service import DecodingServicer
+from tandem.two_sided.serving.document_transfer import FetchStream
 
 __all__ = [
     "AGGREGATION_PRESETS",
@@ -40,6 +41,7 @@ __all__ = [
     "DeviceRequest",
     "DocumentDecoder",
     "Documents",
+    "FetchStream",
     "Profiling",
     "Side",
     "default_fits_path",

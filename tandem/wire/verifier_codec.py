@@ -24,42 +24,44 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import check_token_ids
 from tandem.specdec.choices import Uplink
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.logprobs import PROMPT_LOGPROBS_AT_ONCE
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     Committed,
     Drafts,
-    EarlyVerdict,
     EdgeMessage,
     FrameHeader,
-    FullDistribution,
     GoingAway,
-    HiddenStates,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
     PromptLogprobs,
-    Recovered,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
-from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
-from tandem.wire.open_codec import (
-    cloud_drafts_from_proto,
-    cloud_drafts_to_proto,
-    open_from_proto,
-    open_to_proto,
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    HiddenStates,
+    NeedFullDistribution,
+    Recovered,
 )
-from tandem.wire.verdict_codec import (
+from tandem.wire.committed_codec import (
     fill_committed,
     fill_early_verdict,
     fill_logprobs,
     logprobs_from_proto,
     sparse_from_proto,
     work_from_proto,
+)
+from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
+from tandem.wire.open_codec import (
+    cloud_drafts_from_proto,
+    cloud_drafts_to_proto,
+    open_from_proto,
+    open_to_proto,
 )
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb

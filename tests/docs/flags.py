@@ -79,7 +79,7 @@ def _tandem_complaints(words: tuple[str, ...]) -> Iterator[str]:
             yield f"tandem {name}: no such command"
             return
         command, flags = member, _flags(member)
-    if command.name in ("serve", "install-service") and rest:
+    if command.name == "serve" and rest:
         service = next((SERVICES[word] for word in rest if word in SERVICES), None)
         if service is None:
             yield f"{' '.join(words)}: no such service"

@@ -109,7 +109,7 @@ def completion_body(raw: bytes) -> None:
 
 def keys_file(raw: bytes) -> None:
     with suppress(InvalidArgument, UnicodeDecodeError):  # a file that is no text is not read
-        parse_keys(raw.decode(), may_lack_scopes=True)
+        parse_keys(raw.decode())
     # What a running service makes of it: each line counts by itself, whatever the others are.
     text = raw.decode(errors="surrogateescape")
     lines = read_lines(text)

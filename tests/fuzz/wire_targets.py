@@ -24,7 +24,8 @@ from tandem.generation.request import request_from_proto
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
 from tandem.services.retriever.conversion import format_from_proto, mode_from_proto
 from tandem.services.retriever.ingestion import Intake
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import LocalProbs, ProbsPayload
@@ -148,18 +149,18 @@ def decode_response(raw: bytes) -> None:
             codec.decode(frame)
 
 
-def import_document(raw: bytes) -> None:
-    if (message := parsed(decoding_pb2.ImportDocumentRequest, raw)) is not None:
+def import_documents(raw: bytes) -> None:
+    if (message := parsed(decoding_pb2.ImportDocumentsRequest, raw)) is not None:
         with suppress(InvalidArgument):
             part_from_proto(message.part)
         with suppress(InvalidArgument):
-            document_from_proto(message.document)
+            list(map(document_from_proto, message.documents))
 
 
-def export_document(raw: bytes) -> None:
-    if (message := parsed(decoding_pb2.ExportDocumentRequest, raw)) is not None:
+def export_documents(raw: bytes) -> None:
+    if (message := parsed(decoding_pb2.ExportDocumentsRequest, raw)) is not None:
         with suppress(InvalidArgument):
-            document_from_proto(message.document)
+            list(map(document_from_proto, message.documents))
             model_from_proto(message.model, "model")
 
 
@@ -196,8 +197,8 @@ WIRE_TARGETS: Mapping[str, Target] = {
         collaborate_response,
         decode_request,
         decode_response,
-        import_document,
-        export_document,
+        import_documents,
+        export_documents,
         ingest_request,
         list_request,
         search_request,

@@ -210,9 +210,15 @@ async def tapped_suite(pair: ModelPair, folder: Path) -> AsyncIterator[Tapped]:
 def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer, answers: int) -> bytes:
     """All that the device sent: as bytes, as fields, and as the text that its ids spell."""
     seen = [suite.cloud.everything, suite.verifier.everything]
-    frames = suite.cloud.messages(aggregator_pb2.CollaborateRequest)
+    frames = [
+        frame
+        for frame in suite.cloud.messages(aggregator_pb2.CollaborateRequest)
+        if frame.WhichOneof("message")  # else it is of another kind
+    ]
+    fetched = suite.cloud.messages(aggregator_pb2.FetchDocumentsRequest)
+    assert any(message.HasField("want") for message in fetched)
     asked = suite.verifier.messages(verifier_pb2.VerifyRequest)
-    for message in (*frames, *asked):
+    for message in (*frames, *fetched, *asked):
         seen += texts_in(message)
         seen += [spelled(tokenizer, ids) for _, ids in id_lists_in(message)]
     drafted = drafts_and_distributions(frames)

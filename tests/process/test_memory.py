@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from tandem.commands.measure_memory import proportional_set_bytes
 from tandem.core.errors import TandemError
-from tandem.suite.process_memory import proportional_set_bytes
 from tests.process.running_suite import TESTING, TIMEOUT_S, tandem
 from tests.process.test_cli import SCRIPTED
 

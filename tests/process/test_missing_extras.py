@@ -65,7 +65,6 @@ IN_A_BASE_INSTALLATION = {
     "serve drafter --insecure --port 0": ENGINE,
     "serve aggregator --insecure --port 0": HTTP,
     "certs": TLS,
-    "enroll edge": TLS,
     "bench": LABORATORY,
     "distill": LABORATORY,
     "plan": LABORATORY,
@@ -86,7 +85,6 @@ IN_A_BASE_INSTALLATION = {
     f"{RETRIEVER} --trace-endpoint http://127.0.0.1:4317": installing("tracing"),
     "link --help": "",
     "completion bash": "",
-    "install-service --dry-run aggregator --insecure --http false": "",
 }
 """The line that a command ends with; empty for those that work."""
 

@@ -17,7 +17,7 @@ from tandem.net.process import run_service
 from tests.process.service_process import ROOT, ServiceProcess, free_port
 from tests.services.health import health_of
 
-SERVICES = sorted(path.parent.name for path in ROOT.glob("services/*/__main__.py"))
+SERVICES = sorted(path.parent.name for path in ROOT.glob("tandem/services/*/__main__.py"))
 
 
 def run(*arguments: object) -> Result:

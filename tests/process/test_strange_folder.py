@@ -15,15 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from tandem.cli import main
 from tests.process.running_suite import TANDEM, TIMEOUT_S, running_up, tandem
 from tests.programs import REPOSITORY, tracked_files
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
-OURS = ("tandem", "tandem_api", "lab", "services", "tools", "sitecustomize", "usercustomize")
+OURS = ("tandem", "tandem_api", "lab", "tools", "sitecustomize", "usercustomize")
 PAGE = "<p>A heron stands in the reeds.</p>"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -95,9 +93,9 @@ def test_a_whole_suite_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("service", ["aggregator", "drafter", "retriever", "verifier"])
 def test_a_unit_of_systemd(run: Run, service: str) -> None:
-    unit = CliRunner().invoke(main, ["install-service", "--dry-run", service])
-    (line,) = re.findall(r"^ExecStart=(.*)$", unit.stdout, re.MULTILINE)
-    run([*shlex.split(line), "--help"])
+    unit = (REPOSITORY / "deploy" / "systemd" / "tandem@.service").read_text()
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    run([sys.executable, *shlex.split(line.replace("%i", service))[1:], "--help"])
 
 
 @pytest.mark.parametrize("file", tracked_files("*Dockerfile"), ids=lambda file: file.parent.name)
@@ -149,7 +147,7 @@ def test_a_process_of_a_bench(run: Run, bench: str) -> None:
 
 def test_no_program_starts_python_otherwise() -> None:
     """Wherever `sys.executable` is followed by a flag, the first is -P."""
-    rooms = ("tandem", "lab", "services", "deploy", "tools", "examples", "models")
+    rooms = ("tandem", "lab", "deploy", "tools", "examples", "models")
     unsafe = []
     for file in tracked_files(*(f"{room}/**.py" for room in rooms)):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -14,7 +14,9 @@ from tests.process.wheel_environment import Installed, build_wheel, install_whee
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
-OF_THE_CHECKOUT = ("lab", "models", "services", "tests", "tools")
+LIBRARIES = ("preact", "htm", "markdown-it")
+VENDORED = ("preact.mjs", "markdown-it.mjs", *(f"LICENSE.{name}" for name in LIBRARIES))
+OF_THE_CHECKOUT = ("lab", "models", "tests", "tools")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_its_packages_and_metadata(installed: Installed) -> None:
     packages = {name.split("/")[0] for name in names}
     assert packages == {"tandem", "tandem_api", metadata.split("/")[0]}
     page = "tandem/gateway/page/"
-    vendored = {f"{page}vendor/{each}" for each in ("preact.mjs", "LICENSE.preact", "LICENSE.htm")}
+    vendored = {f"{page}vendor/{each}" for each in VENDORED}
     assert {"tandem/py.typed", f"{page}index.html", f"{page}main.mjs"} | vendored <= {*names}
     for line in ("Name: tandem-edge", f"Version: {__version__}", "License-Expression: Apache-2.0"):
         assert line in lines

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.torch.engine import HuggingFaceEngine
-from tandem.core.tokens import EMPTY_PREFIX
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
 from tandem.net.status import Rejected
@@ -30,12 +27,11 @@ from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import KV_PART_BYTES
 from tandem.two_sided.serving.decoder_codec import document_to_proto
-from tandem_api.aggregator.v1 import aggregator_pb2
+from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import TOKENIZER
-from tests.services.device_peer import collaboration, opening_fields
-from tests.services.test_tampering_aggregator import Tampering, answer, tampering
+from tests.services.test_tampering_aggregator import Tampering, tampering
 from tests.services.two_sided_suite import NOTES, TwoSides, two_sides
 from tests.unit.backends.reference_models import pair
 
@@ -185,15 +181,16 @@ async def test_budgets_of_documents_hold_on_both_sides(side: int, tmp_path: Path
 
 async def test_a_document_that_is_taken_in_is_at_hand(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides:
-        kv, *chunks = await exported(sides.verifier)
-        assert kv.kv.size_bytes == sum(len(part.chunk) for part in chunks)
+        size, *chunks = await exported(sides.verifier)
+        assert size.size_bytes == sum(len(part.chunk) for part in chunks)
         assert max(len(part.chunk) for part in chunks) == KV_PART_BYTES
         assert (await looked_up(sides.drafter)).cached == [False]
-        assert await imported(sides.drafter, [kv, *chunks]) == ("OK", "")
+        assert await imported(sides.drafter, [size, *chunks]) == ("OK", "")
         assert (await looked_up(sides.drafter)).cached == [True]
         assert (await looked_up(sides.drafter, DOCUMENT)).cached == [False]  # none of its own
-        assert await imported(sides.drafter, [kv, *chunks]) == ("OK", "")  # again changes nothing
-        assert sides.device.kv_bytes_in_use == kv.kv.tokens * sides.device.kv_bytes_per_token
+        assert await imported(sides.drafter, [size, *chunks]) == ("OK", "")  # again changes nothing
+        tokens = document_tokens(DOCUMENT.text)
+        assert sides.device.kv_bytes_in_use == tokens * sides.device.kv_bytes_per_token
 
 
 async def test_a_verifier_takes_nothing_in(tmp_path: Path) -> None:
@@ -210,70 +207,56 @@ async def test_a_verifier_takes_nothing_in(tmp_path: Path) -> None:
         assert (await looked_up(sides.verifier)).cached == [False]
 
 
-def forged(kv: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str, Any]:
+def forged(size: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str, Any]:
     """What must not be taken in, and the status that says so."""
     packed = b"".join(part.chunk for part in chunks)
     damaged = packed[:-9] + b"\xff\xff\xc0\x7f" + packed[-5:]  # NaN, if anybody reads it
+    other = packed.replace(b"the weights", b"our weights")
+    assert other != packed
     half = len(packed) // 2
-
-    def told(**fields: Any) -> pb.DocumentPart:
-        part = pb.DocumentPart()
-        part.CopyFrom(kv)
-        for name, value in fields.items():
-            setattr(part.kv, name, value)
-        return part
 
     def cut(raw: bytes) -> list[pb.DocumentPart]:
         starts = range(0, len(raw), KV_PART_BYTES)
         return [pb.DocumentPart(chunk=raw[at : at + KV_PART_BYTES]) for at in starts]
 
-    other = told()
-    other.kv.model.weights = "others"
-    digest = hashlib.sha256(damaged).digest()
-    rubbish = bytes(len(packed))
-    rubbish_digest = hashlib.sha256(rubbish).digest()
     return {
-        "other weights": ([other], "FAILED_PRECONDITION document_kv"),
-        "another text": ([told(document="ab")], "INVALID_ARGUMENT kv"),
-        "another length": ([told(tokens=kv.kv.tokens + 1)], "INVALID_ARGUMENT tokens"),
-        "too small": ([told(size_bytes=100)], "INVALID_ARGUMENT size_bytes"),
-        "too large": ([told(size_bytes=2**40)], "INVALID_ARGUMENT size_bytes"),
-        "no digest": ([told(sha256=b"")], "INVALID_ARGUMENT sha256"),
-        "another digest": ([told(sha256=bytes(32)), *chunks], "INVALID_ARGUMENT sha256"),
-        "damaged": ([told(sha256=digest), *cut(damaged)], "INVALID_ARGUMENT chunk: what was sent"),
+        "other weights": ([size, *cut(other)], "INVALID_ARGUMENT chunk: what was sent"),
+        "too small": ([pb.DocumentPart(size_bytes=100)], "INVALID_ARGUMENT size_bytes"),
+        "too large": ([pb.DocumentPart(size_bytes=2**40)], "INVALID_ARGUMENT size_bytes"),
+        "damaged": ([size, *cut(damaged)], "INVALID_ARGUMENT chunk: what was sent"),
         "rubbish": (
-            [told(sha256=rubbish_digest), *cut(rubbish)],
+            [size, *cut(bytes(len(packed)))],
             "INVALID_ARGUMENT chunk: what was sent cannot be read",
         ),
-        "no description": (chunks, "INVALID_ARGUMENT kv"),
-        "two descriptions": ([kv, kv], "INVALID_ARGUMENT kv"),
-        "half": ([kv, *cut(packed[:half]), None], "INVALID_ARGUMENT part: the stream ended"),
-        "more": ([kv, *cut(packed[:-1]), *cut(b"12")], "INVALID_ARGUMENT chunk: more than"),
+        "no size": (chunks, "INVALID_ARGUMENT size_bytes"),
+        "two sizes": ([size, size], "INVALID_ARGUMENT size_bytes"),
+        "half": ([size, *cut(packed[:half]), None], "INVALID_ARGUMENT part: the stream ended"),
+        "more": ([size, *cut(packed[:-1]), *cut(b"12")], "INVALID_ARGUMENT chunk: more than"),
         "a large chunk": (
-            [kv, pb.DocumentPart(chunk=bytes(KV_PART_BYTES + 1))],
+            [size, pb.DocumentPart(chunk=bytes(KV_PART_BYTES + 1))],
             "INVALID_ARGUMENT chunk",
         ),
-        "an empty chunk": ([kv, pb.DocumentPart(chunk=b"")], "INVALID_ARGUMENT chunk"),
-        "nothing": ([kv, pb.DocumentPart()], "INVALID_ARGUMENT part"),
+        "an empty chunk": ([size, pb.DocumentPart(chunk=b"")], "INVALID_ARGUMENT chunk"),
+        "nothing": ([size, pb.DocumentPart()], "INVALID_ARGUMENT part"),
     }
 
 
 async def test_what_is_not_the_document_s_is_refused(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides:
-        kv, *chunks = await exported(sides.verifier)
-        for name, (parts, expected) in forged(kv, chunks).items():
+        size, *chunks = await exported(sides.verifier)
+        for name, (parts, expected) in forged(size, chunks).items():
             code, details = await imported(sides.drafter, parts)
             assert f"{code} {details}".startswith(expected), name
             assert sides.device.kv_bytes_in_use == 0, name
         assert (await looked_up(sides.drafter)).cached == [False]
         empty = document_to_proto(ContextDocument("  ", 0.0))
-        code, details = await imported(sides.drafter, [kv], empty)
-        assert (code, details) == ("INVALID_ARGUMENT", "document: is empty")
+        code, details = await imported(sides.drafter, [size], empty)
+        assert (code, details) == ("INVALID_ARGUMENT", "documents[0]: is empty")
 
 
 async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides, grpc.aio.insecure_channel(sides.drafter.target) as channel:
-        kv, *_ = await exported(sides.verifier)
+        size, *_ = await exported(sides.verifier)
         labels = {"model_name": "llama", "side": "device"}
         value = sides.drafter_metrics.registry.get_sample_value
 
@@ -282,76 +265,96 @@ async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> No
                 while value("tandem_document_kv_bytes", labels) != held_bytes:
                     await asyncio.sleep(0.005)
 
-        call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(timeout=TIMEOUT_S)
-        await call.write(pb.ImportDocumentRequest(document=document_to_proto(DOCUMENT)))
-        await call.write(pb.ImportDocumentRequest(part=kv))
-        assert (await call.read()).HasField("accepted")
-        await until(kv.kv.tokens * sides.device.kv_bytes_per_token)
+        call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
+        await call.write(
+            pb.ImportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], part=size)
+        )
+        assert isinstance(await call.read(), pb.ImportDocumentsResponse)
+        await until(document_tokens(DOCUMENT.text) * sides.device.kv_bytes_per_token)
         call.cancel()
         await until(0)
 
 
 BAD_ASKING: dict[str, tuple[dict[str, Any], str]] = {
-    "beyond the list": ({"document_wanted": {"index": 2}}, "INVALID_ARGUMENT index"),
-    "something else": ({"ping": {"nonce": 1}}, "INVALID_ARGUMENT message"),
+    "beyond the list": ({"want": {"sequences": [2]}}, "INVALID_ARGUMENT sequences"),
+    "beyond the only one": (
+        {"want": {"sequences": [1], "joined": True}},
+        "INVALID_ARGUMENT sequences",
+    ),
+    "too often": ({"want": {"sequences": [0, 1, 0]}}, "INVALID_ARGUMENT sequences"),
+    "something else": ({"find": {"query": "heron"}}, "INVALID_ARGUMENT message"),
     "nothing": ({}, "INVALID_ARGUMENT message"),
 }
 
 
 async def test_only_what_was_found_can_be_asked_for(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides:
-        fields = opening_fields(sides) | {
-            "documents_travel": True,
-            "prompt_ids": [],
-            "document_kv": {"weights": "the weights", "vocabulary_hash": "v"},
-        }
+        model = {"weights": "the weights", "vocabulary_hash": "v"}
+        find = {"query": "heron", "documents": 2, "document_kv": model}
         for name, (asked, expected) in BAD_ASKING.items():
-            frames = [
-                aggregator_pb2.CollaborateRequest(
-                    session=1, prefix=EMPTY_PREFIX, open=aggregator_pb2.CollaborationOpen(**fields)
-                ),
-                aggregator_pb2.CollaborateRequest(session=1, **asked),
-            ]
-            code, details = await collaboration(sides.cloud_aggregator.target, frames)
-            assert f"{code} {details}".startswith(expected), name
+            ended = await fetched(sides.cloud_aggregator.target, {"find": find}, asked)
+            assert ended.startswith(expected), name
+
+
+async def fetched(target: str, *requests: dict[str, Any]) -> str:
+    """Status and details of a stream that fetches with these requests."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        call: Any = aggregator_pb2_grpc.AggregatorServiceStub(channel).FetchDocuments(timeout=20)
+        with suppress(grpc.aio.AioRpcError):
+            for request in requests:
+                await call.write(aggregator_pb2.FetchDocumentsRequest(**request))
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        return f"{(await call.code()).name} {await call.details() or ''}"
+
+
+async def test_what_is_looked_for_is_bounded(tmp_path: Path) -> None:
+    async with suite(tmp_path) as sides:
+        for find, expected in (
+            ({"query": "x" * 4097}, "INVALID_ARGUMENT query"),
+            ({"query": "x", "documents": 65}, "INVALID_ARGUMENT documents"),
+            ({"query": "x", "document_kv": {}}, "INVALID_ARGUMENT document_kv"),
+        ):
+            ended = await fetched(sides.cloud_aggregator.target, {"find": find})
+            assert ended.startswith(expected)
 
 
 def broken(parts: Sequence[pb.DocumentPart]) -> dict[str, list[dict[str, Any]]]:
     """What a cloud may answer that breaks the conversation."""
-    kv, *chunks = parts
+    size, *chunks = parts
     texts = [document_to_proto(DOCUMENT)]
-    opened = {"opened": aggregator_pb2.CollaborationOpened(max_tokens=9, texts=texts)}
-    other = pb.DocumentPart(kv=kv.kv)
-    other.kv.sha256 = bytes(32)
+    found = {"found": aggregator_pb2.FoundDocuments(documents=texts)}
+    many = aggregator_pb2.FoundDocuments(documents=texts * 65)
+    rubbish = [pb.DocumentPart(chunk=bytes(len(part.chunk))) for part in chunks]
     return {
-        "a draft": [{"draft": aggregator_pb2.SideDraft(token_id=1)}],
+        "a part at once": [{"part": size}],
+        "too many": [{"found": many}],
         "an end at once": [],
-        "an end in the middle": [opened, {"document_part": kv}],
-        "a chunk before it is said of what": [opened, {"document_part": chunks[0]}],
-        "another document among the chunks": [opened, *[{"document_part": kv}] * 2],
-        "something else among the chunks": [opened, {"document_part": kv}, {"pong": {}}],
-        "damaged": [opened, *({"document_part": part} for part in (other, *chunks))],
-        "nothing in a part": [opened, {"document_part": pb.DocumentPart()}],
+        "an end in the middle": [found, {"part": size}],
+        "a chunk before it is said of what": [found, {"part": chunks[0]}],
+        "another document among the chunks": [found, *[{"part": size}] * 2],
+        "something else among the chunks": [found, {"part": size}, found],
+        "damaged": [found, *({"part": part} for part in (size, *rubbish))],
+        "nothing in a part": [found, {"part": pb.DocumentPart()}],
+        "nothing": [found, {}],
     }
-
-
-def said(
-    messages: Sequence[dict[str, Any]], opening: aggregator_pb2.CollaborateRequest
-) -> list[aggregator_pb2.CollaborateResponse]:
-    return [answer(opening, **message) for message in messages]
 
 
 class TamperingGiver(Tampering):
     """Hears what is wanted before it goes on: a status is lost where it crosses a message."""
 
-    async def Collaborate(  # type: ignore[override]  # noqa: N802  # the RPC's name
+    messages: Sequence[dict[str, Any]] = ()
+
+    async def FetchDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: Any
     ) -> None:
         self.streams += 1
-        for frame in self.answers(await context.read()):
-            await context.write(frame)
-            if frame.HasField("opened"):
-                assert (await context.read()).HasField("document_wanted")
+        assert (await context.read()).HasField("find")
+        for message in self.messages:
+            answer = aggregator_pb2.FetchDocumentsResponse(**message)
+            await context.write(answer)
+            if message is self.messages[0] and len(answer.found.documents) == 1:
+                assert (await context.read()).HasField("want")
 
 
 async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
@@ -360,11 +363,11 @@ async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
     cloud = TamperingGiver(lambda opening: [])
     async with suite(tmp_path, way=lambda address: tampering(cloud)) as sides:
         for name, messages in broken(await exported(sides.verifier)).items():
-            cloud.answers = partial(said, messages)
+            cloud.messages = messages
             with pytest.raises(Rejected, match="the cloud violated the protocol") as caught:
                 await sides.client.generate(REQUEST)
             assert caught.value.code is grpc.StatusCode.DATA_LOSS, name
-        assert cloud.streams == 8
+        assert cloud.streams == 10
         assert (await looked_up(sides.drafter)).cached == [False]
 
 
@@ -373,11 +376,11 @@ async def exported(
 ) -> list[pb.DocumentPart]:
     """The parts of DOCUMENT."""
     user = user or pb.KvModel(weights="the weights", vocabulary_hash="v")
-    request = pb.ExportDocumentRequest(document=document_to_proto(DOCUMENT), model=user)
+    request = pb.ExportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], model=user)
     async with grpc.aio.insecure_channel(running.target) as channel:
-        call: Any = pb_grpc.DecodingServiceStub(channel).ExportDocument(request, timeout=TIMEOUT_S)
+        call: Any = pb_grpc.DecodingServiceStub(channel).ExportDocuments(request, timeout=TIMEOUT_S)
         try:
-            return [answer.part async for answer in call]
+            return [part async for part in call]
         except grpc.aio.AioRpcError as error:
             raise Rejected(error.code(), error.details() or "") from None
 
@@ -388,18 +391,17 @@ async def imported(
     document: pb.ContextDocument | None = None,
 ) -> tuple[str, str]:
     """Status and details of handing the parts in as DOCUMENT's; None ends the stream there."""
-    first = pb.ImportDocumentRequest(document=document or document_to_proto(DOCUMENT))
+    documents = [document or document_to_proto(DOCUMENT)]
     async with grpc.aio.insecure_channel(running.target) as channel:
-        call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(timeout=TIMEOUT_S)
+        call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await call.write(first)
-            await call.write(pb.ImportDocumentRequest(part=parts[0]))
+            await call.write(pb.ImportDocumentsRequest(documents=documents, part=parts[0]))
             if (await call.read()) is not grpc.aio.EOF:
                 for part in parts[1:]:
                     if part is None:
                         await call.done_writing()
                     else:
-                        await call.write(pb.ImportDocumentRequest(part=part))
+                        await call.write(pb.ImportDocumentsRequest(part=part))
                 while await call.read() is not grpc.aio.EOF:
                     pass
         return (await call.code()).name, await call.details() or ""

@@ -13,10 +13,12 @@ from tandem.core.randomness import SeededRandom
 from tandem.generation.request import GenerationRequest
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyTask
-from tandem.specdec.judge import EarlyJudge, Judge, chain_steps
-from tandem.specdec.messages import EarlyVerdict, Frame, GenerationParams
+from tandem.specdec.judge import Judge, chain_steps
+from tandem.specdec.messages import Frame, GenerationParams
+from tandem.specdec.rounds.exits import EarlyJudge
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY, scripted_suite, target_engine

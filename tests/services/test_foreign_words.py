@@ -245,6 +245,9 @@ class RudeAggregator(aggregator_grpc.AggregatorServiceServicer):
     async def Generate(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
         raise NotImplementedError
 
+    async def FetchDocuments(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
+        await self.Collaborate(requests, context)
+
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotImplementedError
 

@@ -56,10 +56,11 @@ async def every_stream(folder: Path) -> AsyncIterator[dict[str, str]]:
         yield {
             "/tandem_api.verifier.v1.VerifierService/Verify": suite.verifier.target,
             "/tandem_api.decoding.v1.DecodingService/Decode": suite.verifier.target,
-            "/tandem_api.decoding.v1.DecodingService/ImportDocument": suite.drafter.target,
+            "/tandem_api.decoding.v1.DecodingService/ImportDocuments": suite.drafter.target,
             "/tandem_api.drafter.v1.DrafterService/Generate": suite.drafter.target,
             "/tandem_api.aggregator.v1.AggregatorService/Generate": suite.aggregator.target,
             "/tandem_api.aggregator.v1.AggregatorService/Collaborate": cloud.target,
+            "/tandem_api.aggregator.v1.AggregatorService/FetchDocuments": cloud.target,
             "/tandem_api.retriever.v1.RetrieverService/Ingest": texts.running.target,
         }
 

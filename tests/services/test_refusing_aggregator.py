@@ -40,6 +40,11 @@ class Refusing(pb_grpc.AggregatorServiceServicer, health_pb2_grpc.HealthServicer
     ) -> Any:
         raise NotImplementedError
 
+    async def FetchDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: Any
+    ) -> None:
+        raise NotImplementedError
+
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotImplementedError
 

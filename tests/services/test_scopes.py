@@ -169,7 +169,7 @@ async def test_a_refusal_names_the_scope_that_is_missing(
 ) -> None:
     own = credentials.client(key=KEYS[Scope.VERIFY])
     async with secured_services(tmp_path, credentials.server()) as services:
-        for name in ("ForgetDocuments", "ImportDocument"):
+        for name in ("ForgetDocuments", "ImportDocuments"):
             route = f"/tandem_api.decoding.v1.DecodingService/{name}"
             ended = await ending(services["verifier"].target, route, own)
             why = "needs the scope 'documents:write', which the key of 'verify' does not have"
@@ -209,7 +209,7 @@ WAITING = {
     "drafter": (
         "DrafterService/Generate",
         "DecodingService/Decode",
-        "DecodingService/ImportDocument",
+        "DecodingService/ImportDocuments",
     ),
     "aggregator": ("AggregatorService/Generate",),
     "retriever": ("RetrieverService/Ingest",),

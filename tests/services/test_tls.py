@@ -96,7 +96,9 @@ async def test_no_route_is_open_but_health(credentials: Credentials, tmp_path: P
     async with secured_services(tmp_path, credentials.server()) as services:
         assert {running.service.full_name for running in services.values()} <= set(described)
         assert served(services) <= set(routes)
-        assert set(services) == {path.parent.name for path in ROOT.glob("services/*/__main__.py")}
+        assert set(services) == {
+            path.parent.name for path in ROOT.glob("tandem/services/*/__main__.py")
+        }
         for name, running in services.items():
             for route in routes:
                 refusal = await ending(running.target, route, no_key)

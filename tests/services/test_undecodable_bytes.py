@@ -66,7 +66,7 @@ async def test_what_a_machine_refuses_is_its_caller_s_fault(
     def refuse(*_: object, **__: object) -> None:
         raise InvalidArgument("temperature", "too hot")
 
-    monkeypatch.setattr("tandem.two_sided.device_answers.SideMachine", refuse)
+    monkeypatch.setattr("tandem.two_sided.serving.side_session.SideMachine", refuse)
     async with two_sides(tmp_path) as suite:
         with pytest.raises(Rejected, match="temperature: too hot") as error:
             await suite.client.generate(asking("dragon"))

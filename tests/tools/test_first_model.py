@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.demo import demo_folder
-from tandem.suite import chat_models, hub_models, local_models
+from tandem.suite import chat_models, local_models
 from tests.unit.suite.hub_server import FakeHub, Repository, serving
 from tools import first_model
 from tools.write_gguf import write_gguf
@@ -46,7 +46,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(local_models, "checkout", lambda: None)
-    monkeypatch.setattr(hub_models, "PAUSE_S", 0.0)
     for module in (chat_models, first_model):
         monkeypatch.setattr(module, "gguf_engine", lambda: "llamacpp")
     monkeypatch.chdir(home)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from tandem.backends.llamacpp.library import LIBRARY_VARIABLE
-from tandem.settings import ServiceSettings, SettingsError, load_settings
+from tandem.settings import ServiceSettings, SettingsError, load_settings, parse_flags
 
 
 class LinkSettings(BaseModel):
@@ -23,6 +23,8 @@ class ExampleSettings(ServiceSettings):
     draft_length: int = Field(default=4, ge=1, le=64)
     peers: list[str] = Field(default_factory=list)
     link: LinkSettings = LinkSettings()
+    sampled: bool = True
+    folder: Path | None = None
     api_key: SecretStr = Field(default=SecretStr("long enough"), min_length=8)
 
 
@@ -199,3 +201,56 @@ def test_kubernetes_service_links_are_not_ours(
 ) -> None:
     monkeypatch.setenv(variable, text)
     load_settings(ServiceSettings, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ([], {}),
+        (["--target", "a", "--draft-length", "5"], {"target": "a", "draft_length": 5}),
+        (["--target=a", "--port=-0"], {"target": "a", "port": 0}),
+        (["--target", "a", "--target", "b"], {"target": "b"}),
+        (["--insecure", "--target", "a"], {"insecure": True, "target": "a"}),
+        (["--target", "a", "--insecure"], {"insecure": True, "target": "a"}),
+        (["--sampled", "false", "--insecure", "true"], {"sampled": False, "insecure": True}),
+        (["--sampled=false"], {"sampled": False}),
+        (["--log-level", "DEBUG"], {"log_level": "debug"}),
+        (["--target", "a", "--folder", ""], {"target": "a", "folder": Path(".")}),
+        (["--target", "[1,2]"], {"target": "[1,2]"}),
+        (["--target", "a,b", "--folder", "x y"], {"target": "a,b", "folder": Path("x y")}),
+    ],
+)
+def test_flags_set_what_they_name(arguments: list[str], found: dict[str, object]) -> None:
+    flags = {"target": "t"} | parse_flags(ExampleSettings, arguments)
+    settings = load_settings(ExampleSettings, flags)
+    given = {name: getattr(settings, name) for name in settings.model_fields_set}
+    assert given == {"target": "t"} | found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--verifire", "a:1"], "unrecognized arguments: --verifire a:1"),
+        (["--targ", "a"], "unrecognized arguments: --targ a"),
+        (["stray"], "unrecognized arguments: stray"),
+        (["--port"], "--port: expected one argument"),
+        (["--sampled", "maybe"], "--sampled: must be a valid boolean"),
+        (["--port", "none"], "--port: must be a valid integer, got 'none'"),
+        (["--port", "-1"], "--port: must be greater than or equal to 0, got '-1'"),
+    ],
+)
+def test_a_flag_that_cannot_be_used_is_named_on_one_line(arguments: list[str], words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(ExampleSettings, {"target": "t"} | parse_flags(ExampleSettings, arguments))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_help_names_flags_variables_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_flags(ExampleSettings, ["--help"])
+    assert ended.value.code == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "--metrics-port" in words
+    assert "TANDEM_METRICS_PORT" in words
+    assert "default: 127.0.0.1" in words

@@ -10,8 +10,8 @@ from tandem.specdec.choices import Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import Committed, Work
-from tandem.specdec.presets import Preset
+from tandem.specdec.messages import Committed, Opened, Work
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tests.virtual_time.cases import TokenIds, opposed_pair, preset, scheduled
 from tests.virtual_time.lockstep import request_for
 
@@ -32,7 +32,9 @@ def edge_of(
     seed: int = 1,
     prompt_ids: TokenIds = (1, 2),
     remembered: Sequence[TokenIds] = (),
+    opened: bool = True,
 ) -> EdgeMachine:
+    """An edge; `opened`: the cloud takes each stream of it at once."""
     request = request_for(
         chosen,
         MODELS,
@@ -43,7 +45,32 @@ def edge_of(
         predicted=predicted,
         remembered=remembered,
     )
-    return EdgeMachine(request, Liveness(lost_cloud, TIMES, now=0.0))
+    make = OpenedEdge if opened else EdgeMachine
+    return make(request, Liveness(lost_cloud, TIMES, now=0.0))
+
+
+class OpenedEdge(EdgeMachine):
+    """An edge whose cloud takes each stream at once."""
+
+    def connect(self, now: float) -> list[EdgeOutput]:
+        outputs = super().connect(now)
+        return [*outputs, *self.receive(opened_for(self), now)]
+
+
+def opened_for(edge: EdgeMachine) -> Opened:
+    """What an honest cloud says first."""
+    request = edge.request
+    return Opened(
+        *frame_of(edge),
+        MAX_DRAFT_LENGTH,
+        4096,
+        request.eos_token_ids,
+        "target",
+        processes=True,
+        tells_prompt_logprobs=True,
+        processes_thinking=True,
+        cloud_drafts=request.preset.cloud_drafts,
+    )
 
 
 def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:

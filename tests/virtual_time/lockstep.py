@@ -14,7 +14,8 @@ from tandem.core.ngram_index import NgramIndex
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyTask
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -28,20 +29,15 @@ from tandem.specdec.events import (
 )
 from tandem.specdec.judge import Verification
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import (
-    CloudMessage,
-    EarlyVerdict,
-    EdgeMessage,
-    GenerationParams,
-    Open,
-    Work,
-)
+from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams, Open, Work
 from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import TextDrafts
+from tandem.specdec.rounds.messages import EarlyVerdict
+from tandem.specdec.rounds.tree_drafting import TreeGrowth, with_remembered
 from tandem.specdec.text_memory import TextMemory
-from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.simulation.simulated_cloud_drafts import draw
 from tests.virtual_time.cases import ModelPair, TokenIds
 

@@ -18,7 +18,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.cloud import PendingDrafts
+from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.presets import PRESETS, Preset
 from tests.long_runs import LONG, with_long_cases
 from tests.virtual_time.cases import ModelPair, opposed_pair, preset, scheduled, tree

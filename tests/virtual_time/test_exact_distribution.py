@@ -391,7 +391,9 @@ def test_drawing_afresh_with_the_full_distribution_would_be_biased(
 ) -> None:
     """Once it is known that the sparse payload does not have the token."""
 
-    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", recovered_afresh)
+    monkeypatch.setattr(
+        "tandem.specdec.rounds.recovery.finish_with_full_distribution", recovered_afresh
+    )
     chosen, max_tokens = METHODS["dssd, M 1, R 0"]
     probs = probs_through_the_machines(chosen, max_tokens, Pace())
     assert probs != exact_payload_probs(max_tokens, frozenset())

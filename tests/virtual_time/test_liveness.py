@@ -8,9 +8,9 @@ import pytest
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, Schedule
-from tandem.specdec.cloud import PendingDrafts
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import Drafts
+from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulator import SimulationResult

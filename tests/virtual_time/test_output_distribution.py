@@ -190,7 +190,9 @@ def test_a_wrong_rule_fails_the_same_test(
 def test_drawing_afresh_with_the_full_distribution_fails_the_same_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", recovered_afresh)
+    monkeypatch.setattr(
+        "tandem.specdec.rounds.recovery.finish_with_full_distribution", recovered_afresh
+    )
     with pytest.raises(AssertionError, match="chi-squared"):
         check_method("dssd, M 1, R 0", 2, MANY)
 

@@ -8,8 +8,8 @@ from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt
-from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases

@@ -88,7 +88,7 @@ def lengths_of(outputs: list[EdgeOutput]) -> list[int]:
 def test_a_round_for_a_cloud_that_takes_more_is_drafted_again(name: str) -> None:
     """Sent in two frames it got two verdicts, and after the first of them a bonus token, which the
     edge took for a rejection: on every stream again."""
-    edge = edge_of(preset(name, 4))
+    edge = edge_of(preset(name, 4), opened=False)
     edge.connect(0.0)
     assert lengths_of(draft(edge, 0, 1, 2, 0)) == [4]
     edge.receive(opened(edge, 2), 0.1)
@@ -115,7 +115,7 @@ def test_another_cloud_is_sent_what_all_take_before_it_has_spoken() -> None:
 
 @pytest.mark.parametrize("name", ["picospec", "stream"])
 def test_a_chunk_made_shorter_than_its_first_part_leaves_no_empty_frame(name: str) -> None:
-    edge = edge_of(preset(name))
+    edge = edge_of(preset(name), opened=False)
     edge.connect(0.0)
     task = edge.work(0.0)
     assert task is not None

@@ -192,7 +192,7 @@ def run_sides(
         placement = request.preset.placement
         if placement is Placement.SCHEDULED:
             return None, None
-        return placement_policy_for(placement, seeded, measured=lambda: None), None
+        return placement_policy_for(placement, seeded), None
 
     result = simulate_two_sided(
         request,

@@ -17,7 +17,7 @@ from lab.bench.two_sided.scheduler_replay import Record, replay
 from tandem.netem.link_model import LinkPair, LinkSettings
 from tandem.testing.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy
+from tandem.two_sided.protocol.placement import PlacementPolicy
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 SNAPSHOT_TOKENS = 15
@@ -103,7 +103,7 @@ def case_answer(case: Case) -> TwoSidedAnswer:
     up, down = (LinkSettings(UNIT_S * way) for way in (case.local_way, case.remote_way))
 
     def at_device(side: Side) -> tuple[PlacementPolicy, None]:
-        return FixedPlacement(Side.DEVICE), None
+        return lambda position, aggregating: Side.DEVICE, None
 
     return replay(
         Record(accepted, always, always),

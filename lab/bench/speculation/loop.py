@@ -31,7 +31,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     NO_PROBS,
@@ -298,6 +299,15 @@ class ScriptedAnswer:
         drafts = started.drafts[started.reported :]
         started.reported = len(started.drafts)
         number, now = started.number, self._now
+        if task.branch and not started.complete:
+
+            def predrafted(edge: EdgeMachine, tasks: list[DraftTask | None]) -> bool:
+                branch = tasks[number]
+                assert branch is not None, "a task was begun"
+                return edge.predrafted(branch, drafts)
+
+            if self.edge.call(predrafted):
+                return
         draft_s = DRAFT_S * len(drafts)
 
         def drafted(edge: EdgeMachine, tasks: list[DraftTask | None]) -> list[EdgeOutput]:

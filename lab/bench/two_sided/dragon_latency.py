@@ -43,7 +43,6 @@ from tandem.testing.simulation.two_sided_answer import (
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
-    LatencyPlacement,
     PlacementPolicy,
     placement_policy_for,
 )
@@ -54,7 +53,7 @@ from tandem.two_sided.protocol.presets import (
     Placement,
     Sources,
 )
-from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 DOCUMENTS = 2
 TOKENS = 24
@@ -207,9 +206,7 @@ def answer(
 
     def placement_policy(side: Side) -> tuple[PlacementPolicy | None, SideProfiler | None]:
         profiler = SideProfiler()
-        if preset.placement is Placement.SCHEDULED:
-            return LatencyPlacement(lambda: both_sides(profiler.reading())), profiler
-        return placement_policy_for(preset.placement, rng, measured=lambda: None), profiler
+        return placement_policy_for(preset.placement, rng, measured=profiler.sides), profiler
 
     one_way = LinkSettings(times.rtt_s / 2, JITTER_SHARE * added_s / 2)
     request = AggregationRequest(

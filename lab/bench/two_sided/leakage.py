@@ -33,7 +33,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixedTokens
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import find_preset
@@ -52,7 +52,7 @@ from tandem.two_sided.protocol.messages import (
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, placement_policy_for
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset, Placement
-from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
+from tandem.two_sided.protocol.profiler import SideProfiler
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
@@ -265,10 +265,7 @@ def answer(
     def placement_policy(side: Side) -> tuple[PlacementPolicy, SideProfiler]:
         profiler = SideProfiler()
         placement = method.preset.placement
-        policy = placement_policy_for(
-            placement, rng, measured=lambda: both_sides(profiler.reading())
-        )
-        return policy, profiler
+        return placement_policy_for(placement, rng, measured=profiler.sides), profiler
 
     up: Any = _RecordedLink(link.up, frames)
     done = simulate_two_sided(

@@ -27,7 +27,7 @@ from tandem.testing.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, choose_side, placement_policy_for
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
-from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 FIXED = ("dragon-device", "dragon placement=cloud", "dragon placement=random")
 EXPECTING = "dragon, eq. 5"
@@ -180,9 +180,7 @@ def one_answer(
 
     def placement_policy(side: Side) -> tuple[PlacementPolicy, SideProfiler]:
         profiler = ExpectingProfiler(recorded) if expects else SideProfiler()
-        inner = placement_policy_for(
-            preset.placement, rng, measured=lambda: both_sides(profiler.reading())
-        )
+        inner = placement_policy_for(preset.placement, rng, measured=profiler.sides)
         return Watched(side, inner, profiler, decisions), profiler
 
     link = sinusoidal_link(cell.added_s)
@@ -200,12 +198,12 @@ class Watched:
     profiler: SideProfiler
     decisions: list[Decision] | None
 
-    def next_side(self, position: int, aggregating: Side) -> Side:
+    def __call__(self, position: int, aggregating: Side) -> Side:
         if isinstance(self.profiler, ExpectingProfiler):
             self.profiler.expect(position)
-        chosen = self.inner.next_side(position, aggregating)
-        sides = both_sides(self.profiler.reading())
-        if self.decisions is not None and sides is not None:
+        chosen = self.inner(position, aggregating)
+        sides = self.profiler.sides()
+        if self.decisions is not None and sides.complete:
             self.decisions.append(
                 Decision(
                     position,

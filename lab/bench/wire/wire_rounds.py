@@ -12,20 +12,18 @@ from dataclasses import dataclass, field
 
 from lab.bench.harness.zipf_distributions import ZipfDistributions
 from tandem.netem.link_model import link_from
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import (
     CloudMessage,
     Committed,
     Drafts,
     EdgeMessage,
-    FullDistribution,
     GenerationParams,
-    NeedFullDistribution,
     Open,
-    Recovered,
 )
 from tandem.specdec.presets import Preset
+from tandem.specdec.rounds.messages import FullDistribution, NeedFullDistribution, Recovered
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulator import simulate
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec

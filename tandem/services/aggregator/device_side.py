@@ -6,9 +6,7 @@ from contextlib import aclosing
 
 from tandem.core.errors import InvalidArgument
 from tandem.generation.request import GenerationRequest
-from tandem.net.access import ClientAccess
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.settings import variable_of
 from tandem.telemetry.metrics import Metrics
@@ -24,18 +22,17 @@ class DeviceSide:
         self,
         settings: AggregatorSettings,
         metrics: Metrics,
-        access: ClientAccess,
+        resources: SideResources,
         target_name: Callable[[], str],
     ) -> None:
-        """Prepare the connection to the cloud that the settings name. `target_name` returns what
-        the target model is called, as far as that is known."""
+        """Begin to serve; `resources` stay the caller's to close. `target_name` returns what the
+        target model is called, as far as that is known."""
         self._settings = settings
-        self._resources = SideResources(settings, metrics, access)
-        self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
+        self._resources = resources
         self._answers = DeviceAnswers(
-            decoder=self._resources.decoder,
-            cloud=self._cloud,
-            profiling=self._resources.profiling,
+            decoder=resources.decoder,
+            cloud=resources.cloud,
+            profiling=resources.profiling,
             metrics=metrics,
             target_name=target_name,
             give_up_after_s=settings.give_up_after_s,
@@ -43,13 +40,6 @@ class DeviceSide:
 
     async def close(self) -> None:
         await self._answers.close()
-        await self._resources.close()
-        if self._cloud is not None:
-            await self._cloud.close()
-
-    @property
-    def retrieval(self) -> Retrieval:
-        return self._resources.retrieval
 
     async def answers(
         self,
@@ -62,13 +52,13 @@ class DeviceSide:
         """Yield the messages for the caller; closing the generator cancels the request on both
         sides. `owner`: whose documents may be used, besides the operator's and shared ones."""
         preset = request.composed_aggregation()
-        if self._cloud is None and preset.needs_cloud:
+        if self._resources.cloud is None and preset.needs_cloud:
             why = f"{preset.name} needs documents in the cloud, but this suite has none"
             why += f"; use 'tandem up --rag', or set {variable_of('cloud')} to an aggregator"
             raise InvalidArgument("preset", why)
 
         async def search(query: str, count: int) -> tuple[ContextDocument, ...]:
-            return await self.retrieval.search(query, count, headers, owner)
+            return await self._resources.retrieval.search(query, count, headers, owner)
 
         asked = DeviceRequest(
             prompt=request.prompt,
@@ -76,11 +66,7 @@ class DeviceSide:
             query=request.query or _text_of(request),
             documents=request.documents or self._settings.documents,
             search=search,
-            sampling=request.params.sampling,
-            processors=request.params.processors,
-            seed=request.params.seed,
-            max_tokens=request.params.max_tokens,
-            ignore_eos=request.params.ignore_eos,
+            params=request.params,
             stop=request.stop,
             token_texts=request.token_texts,
             lost_cloud=request.lost_cloud,

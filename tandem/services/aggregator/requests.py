@@ -38,6 +38,7 @@ from tandem.services.aggregator.retrieval import (
     SEARCH_TIMEOUT_S,
     Retrieval,
 )
+from tandem.services.aggregator.side_resources import SideResources
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
@@ -104,6 +105,7 @@ class Requests:
         settings: AggregatorSettings,
         metrics: Metrics,
         access: ClientAccess,
+        resources: SideResources,
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._settings = settings
@@ -116,8 +118,9 @@ class Requests:
         self._slots = Slots(admission, "request slots", running, waiting)
         self._calls = Slots(admission, "call slots", running + waiting, waiting)
         """Of what takes no answer: tokenising, embedding, documents."""
+        self._resources = resources
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
-        self._two_sides = DeviceSide(settings, metrics, access, lambda: self._series.target_name)
+        self._two_sides = DeviceSide(settings, metrics, resources, lambda: self._series.target_name)
         self.leaving = False
         self.left = asyncio.Event()
         self.ending = asyncio.Event()
@@ -146,7 +149,7 @@ class Requests:
 
     async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
         """Describe the suite. Raises Rejected with the status."""
-        embedding = asyncio.create_task(self._two_sides.retrieval.embedding())
+        embedding = asyncio.create_task(self._resources.retrieval.embedding())
         try:
             async with self._connection.channel() as channel:
                 described: pb.DescribeResponse = await DrafterServiceStub(channel).Describe(
@@ -196,7 +199,7 @@ class Requests:
         """Return vectors from the retriever's model. Raises ResourceExhausted, FailedPrecondition
         or Rejected."""
         async with self._calls.slot(EMBED_TIMEOUT_S) as reservation:
-            answer = await self._two_sides.retrieval.embed(
+            answer = await self._resources.retrieval.embed(
                 texts, most_tokens, tenant=current_caller().holder
             )
             reservation.tokens = sum(answer.tokens)
@@ -205,7 +208,7 @@ class Requests:
     @property
     def documents(self) -> DocumentCalls:
         """The device's."""
-        return DocumentCalls(self._two_sides.retrieval, self._calls)
+        return DocumentCalls(self._resources.retrieval, self._calls)
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float

@@ -13,6 +13,7 @@ from tandem.net.stream_limits import served, stream_limits
 from tandem.services.aggregator.cloud_side import CloudSide
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.requests import Requests
+from tandem.services.aggregator.side_resources import SideResources
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.two_sided.interface import AGGREGATION_PRESETS
@@ -38,8 +39,9 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         access = access or ClientAccess()
         self._side = settings.side
         self._streams = stream_limits(settings)
-        self.requests = Requests(settings, metrics, access, tracing)
-        self._collaborations = CloudSide(settings, metrics, access, tracing)
+        self._resources = SideResources(settings, metrics, access)
+        self.requests = Requests(settings, metrics, access, self._resources, tracing)
+        self._collaborations = CloudSide(settings, metrics, self._resources, tracing)
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)
@@ -56,6 +58,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     async def close(self) -> None:
         await self.requests.close()
         await self._collaborations.close()
+        await self._resources.close()
 
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -88,6 +91,14 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
             if self._side != "cloud":
                 raise _wrong_side(self._side, "cloud")
             await self._collaborations.collaborate(stream)
+
+    async def FetchDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._streams) as stream:
+            if self._side != "cloud":
+                raise _wrong_side(self._side, "cloud")
+            await self._collaborations.fetch_documents(stream)
 
 
 def _wrong_side(here: str, called: str) -> Rejected:

@@ -1,4 +1,4 @@
-"""What the aggregator of either side uses: decoder, retriever, profiling."""
+"""What the aggregator of either side uses: decoder, retriever, profiling, the other side."""
 
 from tandem.net.access import ClientAccess
 from tandem.net.addresses import addresses_of
@@ -19,11 +19,11 @@ class SideResources:
     def __init__(
         self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
     ) -> None:
-        self._max_message_bytes = settings.max_message_bytes
-        self._access = access
-        self.decoder = self.connection(settings.decoder or settings.drafter)
+        most = settings.max_message_bytes
         retriever = settings.retriever
-        self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
+        self.decoder = Connection(settings.decoder or settings.drafter, most, access)
+        self.retrieval = Retrieval(Connection(retriever, most, access) if retriever else None)
+        self.cloud = cloud_connection(settings, access) if settings.cloud else None
         self.profiling = Profiling(
             _SIDES[settings.side],
             metrics,
@@ -32,19 +32,19 @@ class SideResources:
             fits=settings.profile_file,
         )
 
-    def connection(self, target: str) -> Connection:
-        return Connection(target, self._max_message_bytes, self._access)
-
-    def cloud_connection(self, target: str) -> Connection:
-        """Return a connection to the other side, which is shown another key; if `target` is several
-        addresses, to the first healthy one."""
-        targets = addresses_of(target)
-        access = self._access.to_cloud()
-        if len(targets) > 1:
-            return FailoverConnection(targets, self._max_message_bytes, access)
-        return Connection(target, self._max_message_bytes, access)
-
     async def close(self) -> None:
         await self.profiling.close()
         await self.retrieval.close()
         await self.decoder.close()
+        if self.cloud is not None:
+            await self.cloud.close()
+
+
+def cloud_connection(settings: AggregatorSettings, access: ClientAccess) -> Connection:
+    """Return the connection to the other side, which is shown another key; if that is several
+    addresses, to the first healthy one."""
+    targets = addresses_of(settings.cloud)
+    most = settings.max_message_bytes
+    if len(targets) > 1:
+        return FailoverConnection(targets, most, access.to_cloud())
+    return Connection(settings.cloud, most, access.to_cloud())

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tandem.backends.interface import KV_BLOCK, Session
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.prefill_job import DraftPrefillJob
+from tandem.runtime.prefill_job import PrefillJob
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText, PrefixCache
 from tandem.specdec.edge import EdgeMachine
 
@@ -53,7 +53,7 @@ class DraftPrefill:
         whole = (len(text) - 1) // KV_BLOCK * KV_BLOCK
         keep = self._machine.kv_length
         if whole > keep:
-            job = DraftPrefillJob(self._kv, keep, text[keep:whole])
+            job = PrefillJob(self._kv, keep, text[keep:whole])
             self._machine.adopt_prefix((await self._thread.submit(job).future).value)
         self.leave(ends=False)
 

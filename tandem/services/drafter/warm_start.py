@@ -15,16 +15,8 @@ from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Aged, WarmS
 from tandem.runtime.pass_times import PassTimes
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
-from tandem.telemetry.prometheus_server import (
-    ACCEPTANCE,
-    DRAFT_STEP,
-    QUEUE,
-    ROUND_TRIP,
-    VERIFY_STEP,
-    Sample,
-    mean_of,
-)
 from tandem.telemetry.prometheus_server import Aged as ServedNumber
+from tandem.telemetry.prometheus_server import Sample, read_pair
 
 _KEEP = 0.8
 """What the acceptance of an earlier request counts for beside that of the next one."""
@@ -106,20 +98,22 @@ class WarmStarts:
 
     def _with_samples(self, known: WarmStart, preset: str, rate_age_s: float) -> WarmStart:
         """Replace older measurements by those of the server."""
-        samples = self._samples()
-        target = {"model_name": self._target_name}
-        pair = {"engine": self._engine, "preset": preset, **target}
-        device = {"engine": self._engine, "side": "device"}
-        here = {"instance": self._instance}
-        rate = mean_of(samples, ACCEPTANCE, pair)
+        served = read_pair(
+            self._samples(),
+            engine=self._engine,
+            target=self._target_name,
+            preset=preset,
+            instance=self._instance,
+        )
+        rate = served.acceptance
         if rate is not None and rate.age_s < rate_age_s:
             known = replace(known, acceptance=AcceptanceKnown(rate.value, _SERVER_TOKENS))
         return replace(
             known,
-            draft=_fresher(known.draft, mean_of(samples, DRAFT_STEP, device, here)),
-            first=_fresher(known.first, mean_of(samples, VERIFY_STEP, target)),
-            trip=_fresher(known.trip, mean_of(samples, ROUND_TRIP, target, here)),
-            wait=_fresher(known.wait, mean_of(samples, QUEUE, target)),
+            draft=_fresher(known.draft, served.draft_step_s),
+            first=_fresher(known.first, served.verify_step_s),
+            trip=_fresher(known.trip, served.round_trip_s),
+            wait=_fresher(known.wait, served.queue_s),
         )
 
 

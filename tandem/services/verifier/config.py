@@ -12,11 +12,16 @@ from tandem.settings import Dtype, ModelSettings, Port
 class VerifierSettings(ModelSettings):
     """Settings of the verifier; `tandem.settings` says where they come from."""
 
-    port: Port = Field(default=50051, description="gRPC port. 0: choose a free port.")
+    port: Port = Field(
+        default=50051,
+        description="gRPC port. 0: choose a free port.",
+        json_schema_extra={"group": "Link", "usual": True},
+    )
     model: str = Field(
         default=str(demo_folder("demo-target")),
         min_length=1,
         description="Target model: a folder or a hub name.",
+        json_schema_extra={"group": "Model", "usual": True},
     )
     exits: str = Field(
         default="auto",
@@ -24,27 +29,32 @@ class VerifierSettings(ModelSettings):
         description="Early exits of the target model: a folder made by 'tandem train-exits',"
         " none, or auto: the folder beside the target (x-exits beside x-target),"
         " if it fits.",
+        json_schema_extra={"group": "Model"},
     )
     cloud_draft: str | None = Field(
         default=None,
         min_length=1,
         description="Draft model of the verifier itself, for the presets cloud-draft and auto: a"
         " folder, a GGUF file, or NAME of a hub model.",
+        json_schema_extra={"group": "Model", "usual": True},
     )
     cloud_draft_engine: str = Field(
         default="auto",
         min_length=1,
         description="Engine that runs the model of `cloud_draft`. auto: llamacpp for a .gguf"
         " file, otherwise torch.",
+        json_schema_extra={"group": "Model"},
     )
     cloud_draft_device: str | None = Field(
         default=None,
         min_length=1,
         description="Device of the model of `cloud_draft`. Unset: that of the target.",
+        json_schema_extra={"group": "Model"},
     )
     cloud_draft_dtype: Dtype | None = Field(
         default=None,
         description="Data type of the model of `cloud_draft`. Unset: that of the target.",
+        json_schema_extra={"group": "Model"},
     )
     cloud_memory_tokens: int = Field(
         default=0,
@@ -53,6 +63,7 @@ class VerifierSettings(ModelSettings):
         description="Tokens of earlier texts that the verifier remembers of each tenant, in its"
         " memory only, for the presets in which the cloud drafts. Beyond them the texts that were"
         " longest not repeated are forgotten. 0: remember nothing.",
+        json_schema_extra={"group": "Limits"},
     )
     cloud_memory_total_tokens: int = Field(
         default=2**20,
@@ -60,6 +71,7 @@ class VerifierSettings(ModelSettings):
         le=2**26,
         description="Tokens that the verifier remembers of all tenants together, at some 25 bytes"
         " each. Only with `cloud_memory_tokens`.",
+        json_schema_extra={"group": "Limits"},
     )
     tensor_parallel: int = Field(
         default=1,
@@ -67,38 +79,53 @@ class VerifierSettings(ModelSettings):
         le=1024,
         description="Tensor parallel size: devices per layer. More than one requires the"
         " engine vllm.",
+        json_schema_extra={"group": "Model"},
     )
     pipeline_parallel: int = Field(
         default=1,
         ge=1,
         le=1024,
         description="Pipeline parallel size: groups of devices that the layers are split into.",
+        json_schema_extra={"group": "Model"},
     )
     executor: Literal["mp", "ray"] | None = Field(
         default=None,
         description="Executor of the engine vllm: mp for one machine, ray for several."
         " Default: chosen by vLLM.",
+        json_schema_extra={"group": "Model"},
     )
     batch_invariant: bool = Field(
         default=False,
         description="Engine llamacpp: compute each token to the same bits in every pass, so that"
         " texts are the target's bit for bit. Each token is computed alone then, and a prompt"
         " takes about twice as long.",
+        json_schema_extra={"group": "Model"},
     )
-    max_sessions: int = Field(default=64, ge=1, description="Maximum open sessions.")
+    max_sessions: int = Field(
+        default=64,
+        ge=1,
+        description="Maximum open sessions.",
+        json_schema_extra={"group": "Limits", "usual": True},
+    )
     kv_budget_bytes: int = Field(
         default=2 * 2**30,
         ge=2**20,
         description="Maximum KV cache of all sessions together, in bytes. The engine vllm"
         " allocates it at startup, over all devices together.",
+        json_schema_extra={"group": "Limits", "usual": True},
     )
     max_draft_length: int = Field(
-        default=64, ge=1, le=64, description="Maximum draft tokens verified in one round."
+        default=64,
+        ge=1,
+        le=64,
+        description="Maximum draft tokens verified in one round.",
+        json_schema_extra={"group": "Schedule"},
     )
     document_kv_export: bool = Field(
         default=True,
         description="Send the KV cache of documents to the cloud's aggregator, for devices"
         " that run the same model (preset drcg-kv).",
+        json_schema_extra={"group": "Documents"},
     )
 
 

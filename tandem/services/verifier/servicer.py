@@ -35,7 +35,8 @@ from tandem.services.verifier.cloud_drafts import (
 )
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.choices import CloudDrafts
-from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel, check_open
 from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.messages import Open
 from tandem.specdec.ngram_proposer import NgramTexts

@@ -21,9 +21,11 @@ from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
-from tandem.specdec.cloud import CloudMachine, VerifyTask
+from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.judge import Judge, RemoteJudge
-from tandem.specdec.messages import CloudMessage, Committed, EarlyVerdict, Work
+from tandem.specdec.messages import CloudMessage, Committed, Work
+from tandem.specdec.rounds.messages import EarlyVerdict
+from tandem.specdec.verify_task import VerifyTask
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
 from tandem.wire.verifier_codec import CloudCodec
@@ -157,14 +159,16 @@ class VerifierSession:
         draft model in the cloud."""
         if self._kv is None:
             return
-        if self._cloud_drafts is not None:
+        if self._handle is None:
+            self._submit_pass(self._kv)
+        if self._cloud_drafts is not None:  # after the pass, which may wait for what is drafted
             self._cloud_drafts.follow()
-        if self._handle is not None:
-            return
+
+    def _submit_pass(self, kv: Session) -> None:
         work = self._machine.work()
         if work is not None:
             job = VerifyJob(
-                self._kv,
+                kv,
                 work,
                 self._machine.sampling,
                 on_early=self._early_listener(work),

@@ -13,7 +13,7 @@ from tandem.core.tree import check_path
 from tandem.specdec.drafting import draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
-from tandem.specdec.tree_drafting import TreeGrowth
+from tandem.specdec.rounds.tree_drafting import TreeGrowth
 
 ProbsOf = Callable[[tuple[int, ...]], Array]
 

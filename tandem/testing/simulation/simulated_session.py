@@ -12,7 +12,8 @@ import numpy as np
 
 from tandem.netem.link_model import Link, LinkPair, LinkShape
 from tandem.netem.link_trace import LinkTrace, TraceRow
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Open

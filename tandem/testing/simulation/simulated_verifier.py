@@ -13,9 +13,10 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.netem.link_model import Link
-from tandem.specdec.cloud import CloudMachine, VerifyTask
+from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.judge import Verification
 from tandem.specdec.messages import CloudMessage, Work
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
 from tandem.testing.simulation.simulated_drafts import ProbsOf, SimulatedKv

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from tandem.core.errors import InvalidArgument
 from tandem.core.sparse_payload import FullPayload
 from tandem.specdec.choices import Uplink
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import (
     CloudMessage,
+    CloudRoundFrame,
     Committed,
     Drafts,
-    EarlyVerdict,
     EdgeMessage,
-    FullDistribution,
     GoingAway,
     Opened,
     Pong,
     PromptLogprobs,
 )
 from tandem.specdec.presets import Preset
+from tandem.specdec.rounds.messages import FullDistribution
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 
-_DOWN = (Opened, Committed, EarlyVerdict, FullDistribution, GoingAway, Pong, PromptLogprobs)
+_DOWN = (Opened, Committed, CloudRoundFrame, GoingAway, Pong, PromptLogprobs)
 _BYTES = {"float32": 4, "float16": 2}
 
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain, takewhile
 from pathlib import Path
 
 from tandem.backends.interface import Engine, Session
@@ -34,13 +33,8 @@ from tandem.text.chat_rendering import continued_tokens, read_variables
 from tandem.text.document_place import document_head, with_system_turn
 from tandem.text.tool_prompt import conversation_ids
 from tandem.two_sided.decoding.document_files import DocumentFiles, open_document_files
-from tandem.two_sided.decoding.document_jobs import (
-    DecodeJob,
-    DocumentGroup,
-    ExtendJob,
-    group_kv_tokens,
-)
-from tandem.two_sided.decoding.document_store import DocumentStore, StoredText, stored_text
+from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
+from tandem.two_sided.decoding.document_store import DocumentStore, joined_ids, stored_text
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
@@ -253,26 +247,18 @@ class DocumentDecoder:
         leadings = {(), self._head}
         return [self._read("texts", text, leading) for text in fitting for leading in leadings]
 
-    async def _sequence_ids(self, documents: Sequence[ContextDocument]) -> tuple[int, ...]:
+    async def _sequence_ids(self, documents: Sequence[ContextDocument]) -> list[tuple[int, ...]]:
         """Return documents one after another, as the model reads them before any prompt."""
         if self._tokenizer is None:
-            raise InvalidArgument("document", "this model has no tokenizer")
-        for document in documents:
-            self._check_lengths({"document": len(document.text)})
+            raise InvalidArgument("documents", "this model has no tokenizer")
+        self._check_lengths({f"documents[{i}]": len(each.text) for i, each in enumerate(documents)})
         leading = self._head if documents[0].in_conversation else ()
         context = self.model.context_length
-        token_ids = await asyncio.to_thread(self._read_sequence, documents, leading)
-        if len(token_ids) >= context:
-            why = f"{len(token_ids)} tokens leave nothing of a context of {context}"
-            raise InvalidArgument("document", why)
-        return token_ids
-
-    def _read_sequence(
-        self, documents: Sequence[ContextDocument], leading: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        first, *others = (self._read("document", each.text, leading) for each in documents)
-        following = (self._following(each, leading) for each in others)
-        return (*first, *chain.from_iterable(following))
+        read = await asyncio.to_thread(self._read_documents, documents, leading, joined=True)
+        if (tokens := sum(map(len, read))) >= context:
+            why = f"{tokens} tokens leave nothing of a context of {context}"
+            raise InvalidArgument("documents", why)
+        return read
 
     def _check_sizes(self, opening: DecodingOpen) -> None:
         prompt = opening.prompt
@@ -312,21 +298,23 @@ class DocumentDecoder:
         if self._tokenizer is None or not opening.documents:
             return prompt_ids, (), []
         leading = self._leading(prompt_ids)
-        documents = [
-            self._read(f"documents[{index}]", document.text, leading)
-            for index, document in enumerate(opening.documents)
-        ]
-        if opening.joined:
-            first, *others = documents
-            documents = [first, *(self._following(each, leading) for each in others)]
+        documents = self._read_documents(opening.documents, leading, joined=opening.joined)
         return prompt_ids, leading, documents
 
-    def _following(self, document: tuple[int, ...], leading: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a document as it stands behind another one: what begins a text or a conversation
-        is not repeated."""
+    def _read_documents(
+        self, documents: Sequence[ContextDocument], leading: tuple[int, ...], *, joined: bool
+    ) -> list[tuple[int, ...]]:
+        """Return documents as they stand in their sequences, or `joined` in one: what begins a text
+        or a conversation is not repeated then."""
         assert self._tokenizer is not None, "there are documents"
+        read = [
+            self._read(f"documents[{index}]", document.text, leading)
+            for index, document in enumerate(documents)
+        ]
         begin = leading or tuple(self._tokenizer.encode(""))
-        return document[len(begin) :] if document[: len(begin)] == begin else document
+        if joined:
+            read[1:] = [each[len(begin) * (each[: len(begin)] == begin) :] for each in read[1:]]
+        return read
 
     def _leading(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return the beginning of the prompt that stands before its documents and is not repeated
@@ -375,11 +363,6 @@ def _said(prompt: Sequence[object]) -> int:
         for turn in prompt
         if isinstance(turn, Turn)
     )
-
-
-def joined_ids(documents: Sequence[StoredText]) -> tuple[int, ...]:
-    """Return the documents one after another, the first with what begins it."""
-    return tuple(chain.from_iterable(document.token_ids for document in documents))
 
 
 def _whole(field: str, text: str) -> str:
@@ -478,37 +461,8 @@ class DecodingRun:
             async with self._store.held(self._documents) as held:
                 yield [document.session for document in held]
             return
-        # What is held is looked for and taken without a pause, in which it could be evicted.
-        begun = self._cached_beginning()
-        async with self._store.held([begun]) as (held,):
-            rest = joined_ids(self._documents)[len(begun.token_ids) :]
-            if not rest:
-                yield [held.session]
-                return
-            begin = held.session
-            engine = self._thread.engine
-            length = begin.length + len(rest)
-            session = await self._thread.opened(lambda: engine.fork(begin, begin.length, length))
-            handle = self._thread.submit(ExtendJob(session, rest))
-            try:
-                await handle.future
-                yield [session]
-            finally:
-                handle.cancel()
-                await self._thread.close(session.close)
-
-    def _cached_beginning(self) -> StoredText:
-        """Return the beginning of the joined documents that the store has or will compute: the
-        imported ones, where their sequence is there, else the first. Nothing of several documents
-        is computed in the store, where the deletion of one would not find it."""
-        first = self._documents[0]
-        imported = list(takewhile(lambda text: text.importer is not None, self._documents))
-        while len(imported) > 1:
-            together = StoredText(joined_ids(imported), first.importer)
-            if self._store.has(together):
-                return together
-            imported.pop()
-        return first
+        async with self._store.joined(self._documents) as session:
+            yield [session]
 
     async def _next(self) -> None:
         """Wait for the running job, estimate missing relevances, or wait until a job can start."""

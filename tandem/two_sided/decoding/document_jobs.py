@@ -1,5 +1,5 @@
-"""Prefill and drafting after documents as jobs of the engine: a sequence for each document, all fed
-the same tokens in one pass. Belongs to the engine's thread."""
+"""Drafting after documents as a job of the engine: a sequence for each document, all fed the same
+tokens in one pass. Belongs to the engine's thread."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -71,9 +71,6 @@ Draw = Callable[[Array, int], tuple[int, DraftProbs | None]]
 that is sent."""
 
 
-ROWS_PER_PASS = 1024
-"""Tokens of one request in one pass: others wait for it, and its activations take memory."""
-
 OnLocalDraft = Callable[[LocalDraft, float], None]
 """Told of a draft and of the seconds since the one before it, or since the first pass began."""
 
@@ -82,8 +79,7 @@ class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
     """Drafts the tokens of a task one by one, each from the mixture of what the sequences say.
 
     Every draft but the last is handed to `on_draft` on the engine thread; the last is the result,
-    or None where the processor leaves no token. A token is one pass over all sequences; a long
-    prompt takes several."""
+    or None where the processor leaves no token. A token is one pass over all sequences."""
 
     def __init__(
         self,
@@ -97,6 +93,8 @@ class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
     ) -> None:
         self._group = group
         self._work = work
+        self._kept = work.keep
+        self._unfed = work.token_ids
         self._processor = processor
         self._weights = np.array(work.mixture.weights)
         self._answer_ids = work.answer_ids
@@ -107,35 +105,20 @@ class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
         self._last: LocalDraft | None = None
         self._dead_end = False
         self._since_s = self._took_s = 0.0
-        self._chunks = ChunkedRequests(())
-        self._rows: list[Array] = []
 
     def overdue(self) -> Exception:
         return InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
 
     def requests(self) -> Sequence[ForwardRequest]:
-        if not self._chunks:
-            self._chunks = ChunkedRequests(self._begin())
-        return self._chunks.requests()
-
-    def _begin(self) -> list[ForwardRequest]:
         if self._processor is not None:
             self.awaits = self._processor.prepare([self._answer_ids])
-        if self._last is not None:
-            return self._group.requests((self._last.token_id,))
-        self._since_s = time.perf_counter()
-        self._group.rollback(self._work.keep)
-        return self._group.requests(self._work.token_ids)
+        self._since_s = self._since_s or time.perf_counter()
+        self._group.rollback(self._kept)  # a pass that failed may have fed some sequences
+        return self._group.requests(self._unfed)
 
     def take_all(self, logits: Sequence[Logits]) -> bool:
-        self._rows += [rows[0] for rows in logits]
-        self._chunks.done(len(logits))
-        return not self._chunks and self._take()
-
-    def _take(self) -> bool:
         """Draw a token; True if it is the last."""
-        probs, log_left = self._side_probs()
-        self._rows = []
+        probs, log_left = self._side_probs([rows[0] for rows in logits])
         if probs is None:
             self._dead_end = True
             return True
@@ -143,7 +126,9 @@ class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
         now = time.perf_counter()
         took_s = now - self._since_s
         self._since_s = now
-        self._last = LocalDraft(token_id, sent, self._group.length, log_left)
+        self._kept = self._group.length
+        self._unfed = (token_id,)
+        self._last = LocalDraft(token_id, sent, self._kept, log_left)
         self._answer_ids += (token_id,)
         self._drafts += 1
         if self._drafts == self._work.count:
@@ -152,14 +137,14 @@ class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
         self._on_draft(self._last, took_s)
         return False
 
-    def _side_probs(self) -> tuple[Array | None, float]:
+    def _side_probs(self, logits: Sequence[Array]) -> tuple[Array | None, float]:
         """Return the side's distribution, None where no token is left; and the mass that is
         (log)."""
         if self._processor is None:
-            return side_probs(self._rows, self._weights, self._sampling), 0.0
+            return side_probs(logits, self._weights, self._sampling), 0.0
         processor = self._processor
         answer_ids = self._answer_ids
-        rows = [processed_row(row, self._sampling, processor, answer_ids) for row in self._rows]
+        rows = [processed_row(row, self._sampling, processor, answer_ids) for row in logits]
         if all(log_left == -np.inf for _, log_left in rows):
             return None, -np.inf
         weights, log_left = self._work.mixture.left([log_left for _, log_left in rows])
@@ -191,84 +176,3 @@ def side_probs(logits: Sequence[Array], weights: Array, sampling: SamplingParams
     if len(distributions) == 1:
         return distributions[0]
     return local_probs(np.stack(distributions), weights).astype(np.float32)
-
-
-class PrefillJob(GroupJob[list[Session]]):
-    """Computes the keys and values of several texts, each in a full session and in one piece, so
-    that their bits do not depend on other requests."""
-
-    def __init__(self, engine: Engine, texts: Sequence[tuple[int, ...]]) -> None:
-        self._engine = engine
-        self._texts = texts
-        self._sessions: list[Session] = []
-        self._chunks = ChunkedRequests(())
-
-    def requests(self) -> Sequence[ForwardRequest]:
-        if not self._sessions:
-            self._sessions = [self._engine.open(len(text)) for text in self._texts]
-            pairs = zip(self._sessions, self._texts, strict=True)
-            self._chunks = ChunkedRequests(
-                [ForwardRequest(session, text, logits_to_keep=0) for session, text in pairs]
-            )
-        return self._chunks.requests()
-
-    def take_all(self, logits: Sequence[Logits]) -> bool:
-        self._chunks.done(len(logits))
-        return not self._chunks
-
-    def result(self) -> list[Session]:
-        """Hand the sessions over: they are the caller's from now on."""
-        sessions = self._sessions
-        self._sessions = []
-        return sessions
-
-    def close(self) -> None:
-        for session in self._sessions:
-            session.close()
-
-
-class ExtendJob(GroupJob[Session]):
-    """Computes the keys and values of `token_ids` after what a session holds. The session stays its
-    owner's to close."""
-
-    def __init__(self, session: Session, token_ids: tuple[int, ...]) -> None:
-        self._session = session
-        self._length = session.length
-        self._token_ids = token_ids
-
-    def requests(self) -> Sequence[ForwardRequest]:
-        self._session.rollback(self._length)
-        return [ForwardRequest(self._session, self._token_ids, logits_to_keep=0)]
-
-    def take_all(self, logits: Sequence[Logits]) -> bool:
-        return True
-
-    def result(self) -> Session:
-        return self._session
-
-
-class ChunkedRequests:
-    """Forward requests of one job, in as many passes as their rows need (chunked prefill)."""
-
-    def __init__(self, requests: Sequence[ForwardRequest]) -> None:
-        self._due = [(request, request.session.length) for request in requests]
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def requests(self) -> list[ForwardRequest]:
-        """Return the requests of the next pass, at least one; the same again where a
-        pass is repeated."""
-        chosen: list[ForwardRequest] = []
-        rows = 0
-        for request, length in self._due:
-            rows += len(request.token_ids)
-            if chosen and rows > ROWS_PER_PASS:
-                break
-            request.session.rollback(length)
-            chosen.append(request)
-        return chosen
-
-    def done(self, count: int) -> None:
-        """Count the first `count` as run."""
-        del self._due[:count]

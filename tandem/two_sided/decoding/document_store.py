@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from itertools import chain, takewhile
+from typing import Any, Literal, TypeVar
 
 from tandem.backends.interface import Session
 from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.prefill_job import PrefillJob
 from tandem.two_sided.decoding.document_files import DocumentFiles, document_hash
-from tandem.two_sided.decoding.document_jobs import PrefillJob
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 
 FORGOTTEN_FOR_S = 900.0
@@ -24,6 +25,8 @@ FORGOTTEN_FOR_S = 900.0
 
 MAX_FORGOTTEN = 65_536
 """Hashes remembered for that: some 10 MB."""
+
+Value = TypeVar("Value")
 
 TakeIn = Callable[[Any], Awaitable[None]]
 """Given what `KvFiles.adopt` takes."""
@@ -64,9 +67,8 @@ class StoredText:
 
     `importer`: whose import may stand in for it; None: nobody's. `owner`: whose document it is,
     which is computed and kept apart from the same text of others; empty: the operator's. `parts`:
-    hashes of the documents that it is joined of, each as it is alone; none: it is one. A joined
-    text goes when one of them is forgotten, and unless it is an import with its last user; it is
-    never on disk."""
+    hashes of the documents that an import has, each as it is alone: it goes when one of them is
+    forgotten."""
 
     token_ids: tuple[int, ...]
     importer: Tenant | None = None
@@ -84,6 +86,11 @@ def stored_text(token_ids: tuple[int, ...], document: ContextDocument, caller: s
     return StoredText(token_ids, importer, document.owner)
 
 
+def joined_ids(documents: Sequence[StoredText]) -> tuple[int, ...]:
+    """Return the documents one after another, the first with what begins it."""
+    return tuple(chain.from_iterable(document.token_ids for document in documents))
+
+
 @dataclass(frozen=True, slots=True)
 class HeldDocument:
     """A document to fork from, while it is held."""
@@ -94,7 +101,8 @@ class HeldDocument:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A text in memory, or on its way there. `users` hold it; `ready` brings its session."""
+    """A text in memory, or on its way there. `users` hold it, who makes it too; `ready` brings its
+    session."""
 
     text: StoredText
     importer: Tenant | None
@@ -130,24 +138,20 @@ class DocumentStore:
         self._files = files
         self._on_lookup = on_lookup
         self._entries: dict[tuple[Tenant | None, str], _Entry] = {}  # the least recently used first
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._writing = asyncio.Lock()
         self._forgotten = ForgottenDocuments()
 
     @asynccontextmanager
     async def held(self, texts: Sequence[StoredText]) -> AsyncIterator[list[HeldDocument]]:
         """Hold the texts, in order, in memory until the context is left: read from disk, or
-        computed in one pass. Raises ResourceExhausted where they do not fit beside what others
-        hold."""
+        computed. Raises ResourceExhausted where they do not fit beside what others hold."""
         taken: list[_Entry] = []
         try:
             fresh = self._take(texts, taken)
-            if fresh:
-                self._start(self._fill(fresh))
             sessions = [await asyncio.shield(entry.ready) for entry in taken]
-            new = set(map(id, fresh))
             sources = [
-                entry.source if id(entry) in new or entry.importer is not None else "memory"
+                entry.source if entry in fresh or entry.importer is not None else "memory"
                 for entry in taken
             ]
             for source in sources:
@@ -158,11 +162,45 @@ class DocumentStore:
             for entry in taken:
                 self._release(entry)
 
+    @asynccontextmanager
+    async def joined(self, texts: Sequence[StoredText]) -> AsyncIterator[Session]:
+        """Hold one sequence of several texts until the context is left. Its beginning is from the
+        store; what follows is computed for this context alone, since which documents were found
+        together tells what was asked. Raises as `held`."""
+        # What is held is looked for and taken without a pause, in which it could be evicted.
+        begun = self._cached_beginning(texts)
+        async with self.held([begun]) as (held,):
+            rest = joined_ids(texts)[len(begun.token_ids) :]
+            if not rest:
+                yield held.session
+                return
+            begin = held.session
+            thread = self._thread
+            length = begin.length + len(rest)
+            session = await thread.opened(lambda: thread.engine.fork(begin, begin.length, length))
+            handle = thread.submit(PrefillJob(session, begin.length, rest))
+            try:
+                await handle.future
+                yield session
+            finally:
+                handle.cancel()
+                await thread.close(session.close)
+
+    def _cached_beginning(self, texts: Sequence[StoredText]) -> StoredText:
+        """Return the imported texts that stand at the beginning, where their sequence is there,
+        else the first."""
+        imported = list(takewhile(lambda text: text.importer is not None, texts))
+        while len(imported) > 1:
+            together = StoredText(joined_ids(imported), imported[0].importer)
+            if self.has(together):
+                return together
+            imported.pop()
+        return texts[0]
+
     async def forget(self, documents: Sequence[tuple[int, ...]], owner: str = "") -> int:
-        """Keep nothing of these documents of a owner's beyond their present users; how many there
-        were. Requests
-        under way may bring one again, which is not kept for `FORGOTTEN_FOR_S`. Raises
-        Unavailable."""
+        """Keep nothing of these documents of an owner's beyond their present users; how many there
+        were. Requests under way may bring one again, which is not kept for `FORGOTTEN_FOR_S`.
+        Raises Unavailable."""
         now = asyncio.get_running_loop().time()
         keys = {document_hash(token_ids, owner) for token_ids in documents}
         self._forgotten.add(keys, now)
@@ -184,18 +222,18 @@ class DocumentStore:
         """Hold room for a text that was computed elsewhere, until the context is left or what is
         yielded has been called with its keys and values. It then serves its importer alone. Raises
         ResourceExhausted as `held`."""
-        entry = self._reserve(text, text.importer)
-        placement_policy: list[asyncio.Task[None]] = []
+        size = self._reserve(text)
 
         async def take_in(tensors: Any) -> None:
-            placement_policy.append(self._start(self._place(entry, tensors)))
-            await asyncio.shield(placement_policy[0])
+            nonlocal size
+            placed = self._start(self._place(text, tensors))
+            size = 0  # the task's own from now on
+            await asyncio.shield(placed)
 
         try:
             yield take_in
         finally:
-            if not placement_policy:
-                self.bytes_in_use -= entry.size
+            self.bytes_in_use -= size
 
     def has(self, text: StoredText) -> bool:
         """Return whether a text is probably cached, as the store's own or as an import of its
@@ -216,11 +254,15 @@ class DocumentStore:
     def _take(self, texts: Iterable[StoredText], taken: list[_Entry]) -> list[_Entry]:
         """Hold every text, and return those that are to be made."""
         fresh: list[_Entry] = []
+        turn = asyncio.Lock()  # one after the other: the bits depend on no other of them
         try:
             for text in texts:
                 entry = self._cached_entry(text)
                 if entry is None:
-                    entry = self._reserve(text)
+                    size = self._reserve(text)
+                    entry = _Entry(text, None, size, asyncio.Future(), users=1)
+                    entry.ready = self._start(self._made(entry, turn))
+                    entry.ready.add_done_callback(partial(self._release_made, entry))
                     fresh.append(entry)
                 self._entries.pop(entry.key, None)  # the most recently used one from now on
                 self._entries[entry.key] = entry
@@ -228,6 +270,7 @@ class DocumentStore:
                 taken.append(entry)
         except ResourceExhausted:
             for entry in fresh:
+                entry.ready.cancel()
                 self._forget(entry)
             raise
         return fresh
@@ -240,7 +283,8 @@ class DocumentStore:
             return local
         return self._entries.get((text.importer, text.hash))
 
-    def _reserve(self, text: StoredText, importer: Tenant | None = None) -> _Entry:
+    def _reserve(self, text: StoredText) -> int:
+        """Take room for a text, of the least recently used ones if need be; returns its bytes."""
         size = len(text.token_ids) * self._thread.engine.kv_bytes_per_token
         for entry in list(self._entries.values()):
             if self.bytes_in_use + size <= self.budget_bytes:
@@ -253,89 +297,87 @@ class DocumentStore:
                 f"document kv budget: {size} bytes wanted, {free} of {self.budget_bytes} free"
             )
         self.bytes_in_use += size
-        ready: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        return _Entry(text, importer, size, ready)
+        return size
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
         """Run it to its end even if its caller leaves: another may wait for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
-    async def _place(self, entry: _Entry, tensors: Any) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, even if nobody waits any more
+
+    async def _place(self, text: StoredText, tensors: Any) -> None:
         """Add an imported document, unless it came or was computed meanwhile."""
         kept = self._thread.engine.kv_files
-        thread = self._thread
         assert kept is not None, "there are tensors"
+        size = len(text.token_ids) * self._thread.engine.kv_bytes_per_token
+        entry = _Entry(text, text.importer, size, asyncio.Future(), source="imported")
         try:
-            session = await thread.opened(partial(kept.adopt, tensors))
+            session = await self._thread.opened(partial(kept.adopt, tensors))
         except BaseException:
-            self.bytes_in_use -= entry.size
+            self.bytes_in_use -= size
             raise
-        if entry.key in self._entries or (None, entry.text.hash) in self._entries:
-            self.bytes_in_use -= entry.size
-            await thread.call(session.close)
+        if entry.key in self._entries or (None, text.hash) in self._entries:
+            self.bytes_in_use -= size
+            await self._thread.call(session.close)
             return
-        self._entries[entry.key] = entry
-        entry.source = "imported"
         entry.ready.set_result(session)
+        self._entries[entry.key] = entry
         self._drop_forgotten(entry)
 
-    def _ready(self, entry: _Entry, session: Session) -> None:
-        """Write a document that was computed to disk."""
-        entry.ready.set_result(session)
-        if self._files is not None and not entry.text.parts:
-            entry.users += 1  # until it is written
-            self._start(self._write(entry, self._files))
-
-    async def _fill(self, fresh: list[_Entry]) -> None:
+    async def _made(self, entry: _Entry, turn: asyncio.Lock) -> Session:
+        """Read a document from disk, or compute it in its turn and write it there."""
         try:
-            missing = await self._read(fresh)
-            if missing:
-                await self._compute(missing)
-        except Exception as error:
-            for entry in fresh:
-                if not entry.ready.done():
-                    self._forget(entry)
-                    entry.ready.set_exception(error)
-                    entry.ready.exception()  # retrieved, even if nobody waits any more
-        for entry in fresh:
-            self._drop_forgotten(entry)
-
-    async def _read(self, entries: list[_Entry]) -> list[_Entry]:
-        """Load what is on disk; returns the others."""
-        kept = self._thread.engine.kv_files
-        files = self._files
-        if kept is None or files is None:
-            return entries
-        missing = []
-        for entry in entries:
-            tensors = await asyncio.to_thread(files.read, entry.text.token_ids, entry.text.owner)
-            if tensors is None:
-                missing.append(entry)
-            else:
+            session = await self._read(entry.text)
+            if session is not None:
                 entry.source = "disk"
-                entry.ready.set_result(await self._thread.opened(partial(kept.adopt, tensors)))
-        return missing
+                return session
+            async with turn:
+                session = await self._computed(entry.text.token_ids)
+        except BaseException:
+            self._forget(entry)
+            raise
+        entry.users += 1  # until it is written
+        self._start(self._write(entry, session))
+        return session
 
-    async def _compute(self, entries: list[_Entry]) -> None:
-        job = PrefillJob(self._thread.engine, [entry.text.token_ids for entry in entries])
-        done = await self._thread.submit(job).future
-        for entry, session in zip(entries, done.value, strict=True):
-            self._ready(entry, session)
+    async def _read(self, text: StoredText) -> Session | None:
+        kept = self._thread.engine.kv_files
+        if kept is None or self._files is None:
+            return None
+        tensors = await asyncio.to_thread(self._files.read, text.token_ids, text.owner)
+        return None if tensors is None else await self._thread.opened(partial(kept.adopt, tensors))
 
-    async def _write(self, entry: _Entry, files: DocumentFiles) -> None:
+    async def _computed(self, token_ids: tuple[int, ...]) -> Session:
+        thread = self._thread
+        session = await thread.opened(lambda: thread.engine.open(len(token_ids)))
+        try:
+            await thread.submit(PrefillJob(session, 0, token_ids)).future
+        except BaseException:
+            await thread.close(session.close)
+            raise
+        return session
+
+    async def _write(self, entry: _Entry, session: Session) -> None:
         kept = self._thread.engine.kv_files
         try:
-            async with self._writing:
-                if kept is not None and not self._is_forgotten(entry):
-                    tensors = await self._thread.call(partial(kept.export, entry.ready.result()))
-                    await asyncio.to_thread(
-                        files.write, entry.text.token_ids, tensors, entry.text.owner
-                    )
+            if kept is not None and self._files is not None:
+                async with self._writing:
+                    if not self._is_forgotten(entry):
+                        tensors = await self._thread.call(partial(kept.export, session))
+                        text = entry.text
+                        write = self._files.write
+                        await asyncio.to_thread(write, text.token_ids, tensors, text.owner)
         finally:
             self._release(entry)
+
+    def _release_made(self, entry: _Entry, made: asyncio.Future[Session]) -> None:
+        self._release(entry)
 
     def _release(self, entry: _Entry) -> None:
         entry.users -= 1
@@ -343,9 +385,7 @@ class DocumentStore:
 
     def _drop_forgotten(self, entry: _Entry) -> None:
         idle = not entry.users and entry.ready.done() and self._entries.get(entry.key) is entry
-        # What several documents were found together tells what was asked: it is for one request.
-        passing = entry.text.parts and entry.importer is None
-        if idle and (passing or self._is_forgotten(entry)):
+        if idle and self._is_forgotten(entry):
             self._evict(entry)
 
     def _is_forgotten(self, entry: _Entry) -> bool:

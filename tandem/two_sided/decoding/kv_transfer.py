@@ -3,34 +3,30 @@ checked on import. Still, only computing them again would show that they belong 
 serves nobody but its importer, and what is exported was computed here."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from itertools import chain
 
-from tandem.backends.interface import KvFileRefused, KvFiles
+from tandem.backends.interface import KvFileRefused, KvFiles, KvOrigin
 from tandem.core.errors import InvalidArgument
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
-from tandem.two_sided.decoding.document_store import DocumentStore, StoredText, stored_text
+from tandem.two_sided.decoding.document_store import (
+    DocumentStore,
+    StoredText,
+    joined_ids,
+    stored_text,
+)
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import KvModel, KvUnavailable
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
 
-ReadSequence = Callable[[Sequence[ContextDocument]], Awaitable[tuple[int, ...]]]
-"""Documents that stand in one sequence as the model's token ids, checked: raises InvalidArgument
-naming the field."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedKv:
-    """A description, and the bytes that it describes."""
-
-    kv: DocumentKv
-    packed: bytes
+ReadSequence = Callable[[Sequence[ContextDocument]], Awaitable[list[tuple[int, ...]]]]
+"""The token ids of each of the documents that stand in one sequence, checked: raises
+InvalidArgument naming the field."""
 
 
 class KvTransfer:
@@ -71,67 +67,50 @@ class KvTransfer:
         """Return whether each sequence of documents is probably cached, imports of `caller`
         included for those that may be imported. Raises InvalidArgument."""
         return [
-            self._store.has(stored_text(await self._read(sequence), sequence[0], caller))
+            self._store.has(stored_text(await self._joined(sequence), sequence[0], caller))
             for sequence in sequences
-            if sequence
         ]
 
     async def token_count(self, sequence: Sequence[ContextDocument]) -> int:
         """Return how many tokens a sequence of documents has here. Raises InvalidArgument."""
-        return len(await self._read(sequence))
+        return len(await self._joined(sequence))
 
     def size_bytes(self, tokens: int) -> int:
         """Return the most bytes that the keys and values of `tokens` take in transfer."""
         return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
 
-    async def exported(self, sequence: Sequence[ContextDocument], user: KvModel) -> PackedKv:
+    async def exported(self, sequence: Sequence[ContextDocument]) -> bytes:
         """Return the keys and values of documents in one sequence, computed where they are not
-        cached. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or
-        ResourceExhausted."""
+        cached. Raises KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
         kept = self._kept()
-        model = await self.model()
-        model.check_used_by(user)
-        token_ids = await self._read(sequence)
-        origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        # The tenant's whose document stands in it, else the operator's.
-        owner = next((document.owner for document in sequence if document.owner), "")
-        text = StoredText(token_ids, owner=owner, parts=await self._parts(sequence))
-        async with self._store.held([text]) as (held,):
-            session = held.session
+        documents = zip(await self._read(sequence), sequence, strict=True)
+        texts = [StoredText(token_ids, owner=document.owner) for token_ids, document in documents]
+        origin = await self._origin(joined_ids(texts))
+        async with self._store.joined(texts) as session:
             tensors = await self._thread.call(lambda: kept.export(session))
-            packed = await asyncio.to_thread(kept.pack, tensors, origin)
-        digest = await asyncio.to_thread(hashlib.sha256, packed)
-        kv = DocumentKv(
-            model=model,
-            document=origin.document,
-            tokens=origin.tokens,
-            size_bytes=len(packed),
-            sha256=digest.digest(),
-        )
-        return PackedKv(kv, packed)
+            return await asyncio.to_thread(kept.pack, tensors, origin)
 
     @asynccontextmanager
     async def importing(
-        self, sequence: Sequence[ContextDocument], kv: DocumentKv, caller: str
+        self, sequence: Sequence[ContextDocument], size_bytes: int, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
         """Hold room for a sequence of documents, cached for `caller` and whom it is imported for
-        once what is yielded was called with its bytes. Raises KvModelMismatch, KvUnavailable,
-        InvalidArgument naming the field, or ResourceExhausted; the call raises InvalidArgument."""
+        once what is yielded was called with its bytes. Raises KvUnavailable, InvalidArgument naming
+        the field, or ResourceExhausted; the call raises InvalidArgument for anything but what this
+        model computes of this text, as far as that can be told."""
         kept = self._kept()
-        model = await self.model()
-        kv.model.check_used_by(model)
-        token_ids = await self._read(sequence)
-        self._check(kv, token_ids)
-        origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
+        token_ids = await self._joined(sequence)
+        most = self.size_bytes(len(token_ids))
+        if not most - HEADER_BYTES <= size_bytes <= most:
+            why = f"{size_bytes} is not in {most - HEADER_BYTES}…{most}"
+            raise InvalidArgument("size_bytes", why)
+        origin = await self._origin(token_ids)
         importer = Tenant(caller, sequence[0].imported_for)
-        # What is imported is nobody's own here, whoever owns it there.
-        parts = await self._parts([replace(each, owner="") for each in sequence])
+        # By these it is forgotten. What is imported is nobody's own here, whoever owns it there.
+        parts = frozenset([document_hash(await self._joined([each])) for each in sequence])
         async with self._store.room(StoredText(token_ids, importer, parts=parts)) as take_in:
 
             async def received(packed: bytes) -> None:
-                digest = await asyncio.to_thread(hashlib.sha256, packed)
-                if digest.digest() != kv.sha256:
-                    raise InvalidArgument("sha256", "is not that of the chunks")
                 try:
                     tensors = await asyncio.to_thread(kept.unpack, packed, origin)
                 except KvFileRefused as error:
@@ -140,22 +119,12 @@ class KvTransfer:
 
             yield received
 
-    async def _parts(self, sequence: Sequence[ContextDocument]) -> frozenset[str]:
-        """Return the hashes by which each document of a sequence would be forgotten; none where
-        there is only one, whose hash is the sequence's."""
-        if len(sequence) == 1:
-            return frozenset()
-        return frozenset([document_hash(await self._read([each]), each.owner) for each in sequence])
+    async def _origin(self, token_ids: tuple[int, ...]) -> KvOrigin:
+        model = await self.model()
+        return document_origin(model.weights, model.vocabulary_hash, token_ids)
 
-    def _check(self, kv: DocumentKv, token_ids: tuple[int, ...]) -> None:
-        if kv.tokens != len(token_ids):
-            raise InvalidArgument("tokens", f"{kv.tokens}; the document has {len(token_ids)}")
-        if kv.document != document_hash(token_ids):
-            raise InvalidArgument("kv", "is of another text, or of other tokens for it")
-        most = self.size_bytes(kv.tokens)
-        if not most - HEADER_BYTES <= kv.size_bytes <= most:
-            least = most - HEADER_BYTES
-            raise InvalidArgument("size_bytes", f"{kv.size_bytes} is not in {least}…{most}")
+    async def _joined(self, sequence: Sequence[ContextDocument]) -> tuple[int, ...]:
+        return tuple(chain.from_iterable(await self._read(sequence)))
 
     def _kept(self) -> KvFiles:
         kept = self._thread.engine.kv_files

@@ -6,24 +6,22 @@ name, never half used; a line of another model is no line of this one."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.runtime.private_files import replace_privately
+from tandem.two_sided.profiling.side_metrics import NAMES
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.profiler import DecodeFit, fit_decoding
-
-FORMAT = 1
-NAMES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,9 @@ class StoredFit:
     model_name: str
     documents: int
     fit: DecodeFit
+
+
+_FITS = TypeAdapter(dict[Literal["device", "cloud"], StoredFit])
 
 
 def default_fits_path() -> Path:
@@ -45,47 +46,25 @@ def read_fits(path: Path) -> dict[Side, StoredFit]:
     """Return what is stored; nothing where there is no file. Raises TandemError for a file that is
     none of ours, naming it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return {
+            Side[name.upper()]: fit for name, fit in _FITS.validate_json(path.read_bytes()).items()
+        }
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise TandemError(f"{path}: cannot be read: {error}; remove it") from None
-    try:
-        content = json.loads(text)
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, not {FORMAT}")
-        return {NAMES[side]: _fit_from(entry) for side, entry in content["fits"].items()}
-    except Exception as error:  # such as RecursionError: whatever a file has
-        why = f"{type(error).__name__} {error}"
-        raise TandemError(f"{path}: holds no decode fits ({why}); remove it") from None
+    except (ValidationError, InvalidArgument) as error:
+        raise TandemError(f"{path}: holds no decode fits ({error}); remove it") from None
 
 
 def write_fits(path: Path, fits: Mapping[Side, StoredFit]) -> None:
     """Replace the file at once. Raises TandemError naming it."""
-    entries = {name: _entry(fits[side]) for name, side in NAMES.items() if side in fits}
-    content = json.dumps({"format": FORMAT, "fits": entries}, indent=1)
+    named = {NAMES[side]: fit for side, fit in fits.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_privately(path, content.encode())
+        replace_privately(path, _FITS.dump_json(named, indent=1))
     except OSError as error:
         raise TandemError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _entry(stored: StoredFit) -> dict[str, Any]:
-    return {
-        "model_name": stored.model_name,
-        "documents": stored.documents,
-        **asdict(stored.fit),
-    }
-
-
-def _fit_from(entry: Mapping[str, Any]) -> StoredFit:
-    fit = DecodeFit(
-        numerator=float(entry["numerator"]),
-        denominator=float(entry["denominator"]),
-        intercept_s=float(entry["intercept_s"]),
-    )
-    return StoredFit(str(entry["model_name"]), int(entry["documents"]), fit)
 
 
 DOCUMENTS = 2

@@ -10,18 +10,14 @@ followed."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf, isnan
 from pathlib import Path
-
-from prometheus_client import CollectorRegistry
 
 from tandem.core.randomness import SeededRandom
 from tandem.settings import SettingsError, variable_of
-from tandem.telemetry.document_series import MeasuredSideSeries
 from tandem.telemetry.metrics import Metrics
-from tandem.telemetry.metrics import Side as SideName
 from tandem.telemetry.prometheus_server import (
     DRAFT_STEP,
     QUEUE,
@@ -30,19 +26,20 @@ from tandem.telemetry.prometheus_server import (
     Aged,
     PrometheusServer,
     Sample,
-    freshest,
     mean_of,
 )
 from tandem.two_sided.profiling.decode_fits import StoredFit, read_fits
 from tandem.two_sided.profiling.side_metrics import NAMES, SideDecisions
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.placement import BothSides, PlacementPolicy, placement_policy_for
-from tandem.two_sided.protocol.profiler import (
-    Reading,
-    SideProfiler,
-    both_sides,
+from tandem.two_sided.protocol.placement import (
+    BothSides,
+    PlacementPolicy,
+    SideChoice,
+    SideTimes,
+    placement_policy_for,
 )
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 
 class Profiling:
@@ -65,10 +62,11 @@ class Profiling:
         self._clock = clock
         self._decisions = SideDecisions(metrics)
         self._fit: StoredFit | None = None
-        self._registry = metrics.registry
+        self._last = BothSides()
         self._measured_s = -inf
         self._server = server
-        self._queues = Queues(NAMES[side], instance)
+        self._samples: Sequence[Sample] = ()
+        self._queue_s: Mapping[Side, float] = dict.fromkeys(Side, 0.0)
         if fits is not None:
             if not fits.exists():
                 why = f"{fits} does not exist; make it with 'tandem doctor --profile'"
@@ -84,34 +82,23 @@ class Profiling:
             return SideProfiler()
         return SideProfiler({self._side: fit.fit})
 
-    def earlier(self, preset: str) -> Reading:
-        """Return what is known as a request comes; too costly for every token, as it collects
-        metrics."""
+    def earlier(self, preset: str) -> BothSides:
+        """Return what is known as a request comes, but for the queues."""
         samples = () if self._server is None else self._server.read()
         age_s = self._clock() - self._measured_s
-        name = NAMES[self._side]
-        return earlier_reading(
-            registry_reading(self._registry),
-            own_age_s=age_s,
-            samples=samples,
-            preset=preset,
-            own_side=name,
-            instance=self._instance,
-        )
+        return BothSides(*(self._earlier_times(side, preset, samples, age_s) for side in Side))
 
-    def with_queues(self, earlier: Reading) -> Reading:
-        """Return what was known as the request came, with the queues that the server answered with
-        last; without a server, or while it is lost, with none."""
-        if self._server is None:
-            return earlier
-        return self._queues.in_place(earlier, self._server.read())
-
-    def sides(self, profiler: SideProfiler, earlier: Reading) -> BothSides | None:
-        """Return the request's own measurements, else the `earlier` ones; None where both lack
-        any."""
+    def sides(self, profiler: SideProfiler, earlier: BothSides) -> BothSides:
+        """Return the request's own measurements, else the `earlier` ones, with the queues that the
+        server answered with last; without a server, or while it is lost, with none."""
         if profiler.link.times is not None:
             self._measured_s = self._clock()
-        return both_sides(profiler.reading().or_else(earlier))
+        known = profiler.sides().or_else(earlier)
+        samples = () if self._server is None else self._server.read()
+        if samples is not self._samples:  # once for each answer: it is wanted for every token
+            self._samples = samples
+            self._queue_s = {side: self._queued_s(side) for side in Side}
+        return BothSides(*(replace(known.of(side), queue_s=self._queue_s[side]) for side in Side))
 
     def placement_policy(
         self, request: AggregationRequest, profiler: SideProfiler
@@ -119,116 +106,58 @@ class Profiling:
         """Return what chooses the aggregating side of one request, and exports what it chose."""
         earlier = self.earlier(request.preset.name)
 
-        def measured() -> BothSides | None:
+        def measured() -> BothSides:
             if (times := profiler.link.times) is not None:
                 self._decisions.bandwidth(times.up_bytes_per_s, times.down_bytes_per_s)
-            return self.sides(profiler, self.with_queues(earlier))
+            return self.sides(profiler, earlier)
 
         return placement_policy_for(
             request.preset.placement,
             SeededRandom(request.seed),
             measured=measured,
-            decided=self._decisions.decided,
+            decided=self.decided,
             unmeasured=self._decisions.unmeasured,
         )
+
+    def decided(self, choice: SideChoice, sides: BothSides) -> None:
+        """Export a choice, and keep what it was made from for later requests."""
+        self._last = sides
+        self._decisions.decided(choice, sides)
 
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close()
 
-
-class Queues:
-    """How long drafts wait at the engines of both sides, looked up once for each answer of the
-    server: it is wanted for every token."""
-
-    def __init__(self, own_side: SideName, instance: str) -> None:
-        self._own_side = own_side
-        self._instance = instance
-        self._samples: Sequence[Sample] | None = None
-        self._queue_s: dict[SideName, float | None] = {}
-
-    def in_place(self, earlier: Reading, samples: Sequence[Sample]) -> Reading:
-        """Return the reading with the queues of these samples."""
-        if samples is not self._samples:
-            self._samples = samples
-            for side in SIDES:
-                here = _instance_labels(side, self._own_side, self._instance)
-                queue = mean_of(samples, QUEUE, {"side": side}, here)
-                self._queue_s[side] = None if queue is None else queue.value
-        return replace(
-            earlier,
-            device_queue_s=self._queue_s["device"],
-            cloud_queue_s=self._queue_s["cloud"],
+    def _earlier_times(
+        self, side: Side, preset: str, samples: Sequence[Sample], own_age_s: float
+    ) -> SideTimes:
+        """Return each number of a side from whoever measured it last: this process, or others. Of
+        the other side's decoders, and where the server knows no `instance`, the mean counts."""
+        name = NAMES[side]
+        here = self._instance_labels(side)
+        own = self._last.of(side)
+        step = mean_of(samples, DRAFT_STEP, {"side": name, "engine": ""}, here)
+        trip = mean_of(samples, ROUND_TRIP, {"side": "device"}, here)
+        half = None if trip is None else Aged(trip.value / 2, trip.age_s)  # their sum counts
+        judged = {"side": name, "preset": preset, "model_name": ""}
+        acceptance = mean_of(samples, SIDE_ACCEPTANCE, judged)
+        return SideTimes(
+            _freshest(own.decode_s, own_age_s, step),
+            _freshest(own.transfer_s, own_age_s, half),
+            _freshest(own.acceptance, own_age_s, acceptance),
         )
 
+    def _queued_s(self, side: Side) -> float:
+        labels = {"side": NAMES[side]}
+        queue = mean_of(self._samples, QUEUE, labels, self._instance_labels(side))
+        return 0.0 if queue is None else queue.value
 
-SIDES: tuple[SideName, ...] = ("device", "cloud")
-
-MEASURED = {
-    "decode_s": MeasuredSideSeries.decode.name,
-    "transfer_s": MeasuredSideSeries.transfer.name,
-    "acceptance": MeasuredSideSeries.acceptance.name,
-}
-"""The metric that holds each number of a reading."""
-
-
-def registry_reading(registry: CollectorRegistry) -> Reading:
-    """Return what earlier requests of this process measured: the gauges that it exports itself."""
-    # Of these gauges alone: the registry's own look-up collects every metric for each number.
-    gauges = registry.restricted_registry(MEASURED.values()).collect()
-    values = {
-        (sample.name, sample.labels["side"]): sample.value
-        for gauge in gauges
-        for sample in gauge.samples
-        if sample.labels.keys() == {"side"}
-    }
-    return Reading(
-        **{
-            f"{side}_{field}": values.get((metric, side))
-            for field, metric in MEASURED.items()
-            for side in SIDES
-        }
-    )
+    def _instance_labels(self, side: Side) -> dict[str, str]:
+        """Return what tells the decoder beside this aggregator from others of its side."""
+        return {"instance": self._instance} if side is self._side else {}
 
 
-def earlier_reading(
-    local: Reading,
-    *,
-    own_age_s: float,
-    samples: Sequence[Sample],
-    preset: str,
-    own_side: SideName,
-    instance: str,
-) -> Reading:
-    """Return each number from whoever measured it last. `instance`: what the server calls the
-    decoder at `own_side`; of the other side's decoders, and without it, the mean."""
-    others = _others(samples, preset, own_side, instance)
-    values = {}
-    for field in fields(Reading):
-        value = getattr(local, field.name)
-        mine = None if value is None else Aged(value, own_age_s)
-        values[field.name] = freshest(mine, others.get(field.name))
-    return Reading(**values)
-
-
-def _others(
-    samples: Sequence[Sample], preset: str, own_side: SideName, instance: str
-) -> dict[str, Aged | None]:
-    """Return what the server knows of each side, by fields of a reading."""
-    values: dict[str, Aged | None] = {}
-    for side in SIDES:
-        here = _instance_labels(side, own_side, instance)
-        step = {"side": side, "engine": ""}
-        values[f"{side}_decode_s"] = mean_of(samples, DRAFT_STEP, step, here)
-        values[f"{side}_queue_s"] = mean_of(samples, QUEUE, {"side": side}, here)
-        judged = {"side": side, "preset": preset, "model_name": ""}
-        values[f"{side}_acceptance"] = mean_of(samples, SIDE_ACCEPTANCE, judged)
-        trip = mean_of(samples, ROUND_TRIP, {"side": "device"}, here)
-        if trip is not None:  # only the sum of both ways counts
-            values[f"{side}_transfer_s"] = Aged(trip.value / 2, trip.age_s)
-    return values
-
-
-def _instance_labels(side: SideName, own_side: SideName, instance: str) -> dict[str, str]:
-    """Return what tells the decoder beside this aggregator from others of its side."""
-    return {"instance": instance} if side == own_side else {}
+def _freshest(own: float, own_age_s: float, others: Aged | None) -> float:
+    if others is None or (not isnan(own) and own_age_s <= others.age_s):
+        return own
+    return others.value

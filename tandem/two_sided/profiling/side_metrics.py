@@ -7,14 +7,13 @@ measurements counts too, by its own reason.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.metrics import Side as SideName
-from tandem.two_sided.protocol.counters import AggregationStats
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideChoice
+from tandem.two_sided.protocol.side_machine import SideMachine
 
 log = get_logger(__name__)
 
@@ -63,15 +62,6 @@ class SideDecisions:
         self._series.decided(UNMEASURED)
 
 
-class AggregatingMachine(Protocol):
-    """The part of an answer's machine that is counted; see `SideMachine`."""
-
-    @property
-    def stats(self) -> AggregationStats: ...
-    @property
-    def aggregation_side(self) -> Side | None: ...
-
-
 class AggregationGauge:
     """Number of running answers by the side that aggregates them, counted when metrics are read: on
     the endpoint's thread, changed on the event loop. Where a coin decides, neither side
@@ -79,10 +69,10 @@ class AggregationGauge:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._running: dict[tuple[str, str], set[AggregatingMachine]] = {}
+        self._running: dict[tuple[str, str], set[SideMachine]] = {}
 
     @contextmanager
-    def counted(self, preset: str, model_name: str, machine: AggregatingMachine) -> Iterator[None]:
+    def counted(self, preset: str, model_name: str, machine: SideMachine) -> Iterator[None]:
         """Count `machine` as running inside, with `preset`; `model_name` is the target's."""
         preset = self._metrics.admit("preset", preset)
         model_name = self._metrics.admit("model_name", model_name)

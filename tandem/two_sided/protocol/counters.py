@@ -84,17 +84,16 @@ class AggregationCounters:
     def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
         """Measure by a draft that arrived at `side`; it says which of this side's frames the other
         had received, and when."""
-        trips = self.trips
-        elapsed_s = trips.elapsed_s(frame.heard, now)
+        answered = self.trips.answered(frame.heard, now)
         if self._sink is None or not math.isfinite(frame.held_s):
             return
         if size_bytes:
             self._sink.drafted(side.other, size_bytes)
-        if elapsed_s is None:
-            return
-        sizes = (trips.size(frame.heard), size_bytes)
-        up, down = sizes if side is Side.DEVICE else reversed(sizes)
-        self._sink.exchanged(up, down, elapsed_s, frame.held_s)
+        if answered is not None:
+            elapsed_s, sent_bytes = answered
+            sizes = (sent_bytes, size_bytes)
+            up, down = sizes if side is Side.DEVICE else reversed(sizes)
+            self._sink.exchanged(up, down, elapsed_s, frame.held_s)
 
 
 class RoundTrips:
@@ -102,30 +101,24 @@ class RoundTrips:
     the other end it had received, and how long ago the newest."""
 
     def __init__(self) -> None:
-        self._sent_s: dict[int, float] = {}
-        self._sizes: dict[int, int] = {}
+        self._frames: dict[int, tuple[float, int]] = {}  # when each was sent, and its size
         self._sent = 0
         self._sized = 0
-        self._answered = 0
         self.heard = 0
         self._heard_s = 0.0
 
     def sent(self, now: float) -> None:
         """Count a frame that was handed to the stream."""
         self._sent += 1
-        self._sent_s[self._sent] = now
-        if len(self._sent_s) > MAX_REMEMBERED:
-            self._forget(min(self._sent_s))
+        self._frames[self._sent] = now, 0
+        if len(self._frames) > MAX_REMEMBERED:
+            del self._frames[next(iter(self._frames))]
 
     def sized(self, size_bytes: int) -> None:
         """Take the size of the next of the frames that were sent, in their order."""
         self._sized += 1
-        if self._sized in self._sent_s:
-            self._sizes[self._sized] = size_bytes
-
-    def size(self, number: int) -> int:
-        """Return the size of the frame of that number; 0 where it is not known."""
-        return self._sizes.get(number, 0)
+        if (frame := self._frames.get(self._sized)) is not None:
+            self._frames[self._sized] = frame[0], size_bytes
 
     def received(self, now: float) -> None:
         """Count a frame of the other end, which arrived."""
@@ -136,17 +129,10 @@ class RoundTrips:
         """Return how long ago the newest of those arrived."""
         return max(0.0, now - self._heard_s) if self.heard else 0.0
 
-    def elapsed_s(self, heard: int, now: float) -> float | None:
-        """Return the time since this end sent frame number `heard`; None but for the first
-        answer to it."""
-        sent_s = self._sent_s.get(heard)
-        if sent_s is None or heard <= self._answered:
-            return None
-        self._answered = heard
-        for number in [known for known in self._sent_s if known < heard]:
-            self._forget(number)
-        return now - sent_s
-
-    def _forget(self, number: int) -> None:
-        del self._sent_s[number]
-        self._sizes.pop(number, None)
+    def answered(self, heard: int, now: float) -> tuple[float, int] | None:
+        """Return the time since this end sent frame number `heard` and its size, 0 where that is
+        not known; None but for the first answer to it."""
+        frame = self._frames.get(heard)
+        for number in [known for known in self._frames if known <= heard]:
+            del self._frames[number]
+        return None if frame is None else (now - frame[0], frame[1])

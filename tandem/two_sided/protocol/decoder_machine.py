@@ -20,7 +20,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
-from tandem.specdec.cloud import VocabularyMismatch
+from tandem.specdec.cloud_checks import VocabularyMismatch
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
@@ -145,7 +145,6 @@ class DecoderMachine:
             log_mass=self._mixtures.first.log_mass,
             max_tokens=self.max_tokens,
             document_tokens=tuple(self._lengths),
-            processes=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

@@ -3,6 +3,7 @@ Invariant: arrays inside messages are never written to."""
 
 from dataclasses import dataclass, field
 
+from tandem.core.frozen import frozen
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
@@ -30,7 +31,7 @@ class ContextDocument:
     in_conversation: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodingOpen(Frame):
     """`base` and `prefix` are 0. `vocabulary_size` 0: not known."""
 
@@ -60,7 +61,7 @@ class DecodingOpen(Frame):
     """Decode one sequence with all documents one after another, not one sequence for each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodingTarget(Frame):
     """The tokens that were decided from `base` on, where the committed text ended."""
 
@@ -68,7 +69,7 @@ class DecodingTarget(Frame):
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodingOpened(Frame):
     """`base` and `prefix`: prompt and resume point."""
 
@@ -82,11 +83,9 @@ class DecodingOpened(Frame):
     max_tokens: int
     document_tokens: tuple[int, ...] = ()
     """Of each document."""
-    processes: bool = False
-    """Whether this decoder knows processors and all of the sampling settings."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodingDraft(Frame):
     """The draft at `base`, and its distribution or the head of it as the other end reconstructs it,
     if carried. `decode_s` by the decoder's clock."""
@@ -98,7 +97,7 @@ class DecodingDraft(Frame):
     decode_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodingText(Frame):
     """The text of the target that began at `base`, of which `tokens` count; what each of those
     spells, if that was asked for."""

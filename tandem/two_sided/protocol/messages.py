@@ -7,6 +7,7 @@ by another."""
 from dataclasses import dataclass, replace
 
 from tandem.core.errors import FailedPrecondition
+from tandem.core.frozen import frozen
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
@@ -64,38 +65,8 @@ class KvUnavailable(FailedPrecondition):
     """A decoder keeps its documents' keys and values to itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentKv:
-    """A document's keys and values, whose `size_bytes` follow. `document` is the content hash of
-    its token ids, of which there are `tokens`; `sha256` the digest of what follows."""
-
-    model: KvModel
-    document: str
-    tokens: int
-    size_bytes: int
-    sha256: bytes
-
-
-KvPart = DocumentKv | bytes
-"""What is sent: a description, then chunks."""
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentRequest(Frame):
-    """Device to cloud: the keys and values of the document that `opened` named in this place, as it
-    stands in a conversation or before a text; `joined`: of this document and all that follow it,
-    one after another in one sequence."""
-
-    index: int
-    in_conversation: bool = False
-    joined: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentPart(Frame):
-    """Cloud to device: the next part of the requested document."""
-
-    part: KvPart
+KvPart = int | bytes
+"""What is sent of documents: how many bytes follow, then these in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +132,12 @@ class AggregationRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollaborationOpen(Frame):
-    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents.
-    `document_kv`: where keys and values are transferred, the device's model that will use them."""
+    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents."""
 
     request: AggregationRequest
     log_mass: float
-    document_kv: KvModel | None = None
 
     @property
     def answer_header(self) -> FrameHeader:
@@ -180,16 +149,14 @@ class CollaborationOpen(Frame):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollaborationOpened(Frame):
-    """`texts`: the cloud's documents themselves, where they are transferred. `processes`: whether
-    this cloud knows processors and all of the sampling settings."""
+    """`processes`: whether this cloud knows processors and all of the sampling settings."""
 
     log_mass: float
     max_tokens: int
     documents: int = 0
     document_tokens: int = 0
-    texts: tuple[ContextDocument, ...] = ()
     processes: bool = False
 
 
@@ -197,7 +164,7 @@ SentProbs = DraftProbs | TopList | None
 """What one side tells the other of a draft's distribution."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SideDraftFrame(Frame):
     """The sender's own draft at `base`, with its distribution or the head of it, at temperature 0 a
     top list of it, or nothing, as the rule needs. `committed`: where the sender's committed text
@@ -212,7 +179,7 @@ class SideDraftFrame(Frame):
     heard: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetFrame(Frame):
     """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
     that is said. `token_sources`: of each token, or none."""
@@ -222,7 +189,7 @@ class TargetFrame(Frame):
     token_sources: tuple[TokenSource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetch(Frame):
     """A top list of so many entries is needed of the receiver's draft at `base`."""
 
@@ -231,8 +198,8 @@ class Fetch(Frame):
 
 AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch
 """Sent in both directions."""
-DeviceMessage = AnyPeerMessage | CollaborationOpen | DocumentRequest | Cancel | Ping
-CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAway | Pong
+DeviceMessage = AnyPeerMessage | CollaborationOpen | Cancel | Ping
+CloudSideMessage = AnyPeerMessage | CollaborationOpened | GoingAway | Pong
 PeerMessage = DeviceMessage | CloudSideMessage
 
 

@@ -1,14 +1,19 @@
 """The choice of the side that aggregates next (DRAGON §5.1, with eq. 7 and 8 corrected), decided by
 the aggregating side after every token. Invariant: it changes times, never the text."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from math import isnan, nan
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import Purpose, RandomSource
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import Placement
+
+UNKNOWN = nan
+"""What nobody measured: never a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +22,24 @@ class SideTimes:
     side of it and what goes with it, `acceptance` of its drafts, `queue_s` what a draft waits for
     the engine, which others use too."""
 
-    decode_s: float
-    transfer_s: float
-    acceptance: float
+    decode_s: float = UNKNOWN
+    transfer_s: float = UNKNOWN
+    acceptance: float = UNKNOWN
     queue_s: float = 0.0
 
     @property
     def step_s(self) -> float:
         """Seconds from wanting a draft token to having it."""
         return self.queue_s + self.decode_s
+
+    def or_else(self, earlier: SideTimes) -> SideTimes:
+        """Return this with what `earlier` knows where this does not."""
+        return SideTimes(
+            earlier.decode_s if isnan(self.decode_s) else self.decode_s,
+            earlier.transfer_s if isnan(self.transfer_s) else self.transfer_s,
+            earlier.acceptance if isnan(self.acceptance) else self.acceptance,
+            self.queue_s or earlier.queue_s,
+        )
 
     def validate(self, side: Side) -> None:
         """Raise InvalidArgument naming side and field."""
@@ -40,13 +54,23 @@ class SideTimes:
 
 @dataclass(frozen=True, slots=True)
 class BothSides:
-    """Measurements of device and cloud."""
+    """Measurements of device and cloud, by one source or several."""
 
-    device: SideTimes
-    cloud: SideTimes
+    device: SideTimes = SideTimes()
+    cloud: SideTimes = SideTimes()
 
     def of(self, side: Side) -> SideTimes:
         return self.device if side is Side.DEVICE else self.cloud
+
+    def or_else(self, earlier: BothSides) -> BothSides:
+        """Return this with what `earlier` knows where this does not."""
+        return BothSides(self.device.or_else(earlier.device), self.cloud.or_else(earlier.cloud))
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing is unknown."""
+        both = (self.device, self.cloud)
+        return not any(isnan(each.decode_s + each.transfer_s + each.acceptance) for each in both)
 
     @property
     def round_trip_s(self) -> float:
@@ -90,71 +114,43 @@ HYSTERESIS_S = 0.002
 """What a move must save per token: below that, measuring is noise."""
 
 
-class PlacementPolicy(Protocol):
-    """Chooses the side for the next token."""
-
-    def next_side(self, position: int, aggregating: Side) -> Side: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPlacement:
-    """Never moves."""
-
-    side: Side
-
-    def next_side(self, position: int, aggregating: Side) -> Side:
-        return self.side
-
-
-@dataclass(frozen=True, slots=True)
-class RandomPlacement:
-    """A fair coin at every token."""
-
-    rng: RandomSource
-
-    def next_side(self, position: int, aggregating: Side) -> Side:
-        return Side.DEVICE if self.rng.bernoulli(1, 2, position, Purpose.PLACE) else Side.CLOUD
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyPlacement:
-    """DRAGON §5.1: where tokens are expected sooner; stays while anything is not `measured`.
-    `decided` gets every choice and what it was made from; `unmeasured` is called where none could
-    be made."""
-
-    measured: Callable[[], BothSides | None]
-    decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None
-    unmeasured: Callable[[], None] = lambda: None
-    hysteresis_s: float = HYSTERESIS_S
-
-    def next_side(self, position: int, aggregating: Side) -> Side:
-        sides = self.measured()
-        if sides is None:
-            self.unmeasured()
-            return aggregating
-        choice = choose_side(sides, aggregating, self.hysteresis_s)
-        self.decided(choice, sides)
-        return choice.side
+PlacementPolicy = Callable[[int, Side], Side]
+"""Chooses the side for the next token, given the position of the last one and the side that
+aggregated it."""
 
 
 def placement_policy_for(
     placement: Placement,
     rng: RandomSource,
     *,
-    measured: Callable[[], BothSides | None] = lambda: None,
+    measured: Callable[[], BothSides] = BothSides,
     decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None,
     unmeasured: Callable[[], None] = lambda: None,
 ) -> PlacementPolicy:
-    """Return the chooser that a preset names."""
+    """Return the chooser that a preset names.
+
+    DRAGON §5.1 goes where tokens are expected sooner, and stays while anything is not `measured`.
+    `decided` gets every choice and what it was made from; `unmeasured` is called where none could
+    be made."""
+
+    def scheduled(position: int, aggregating: Side) -> Side:
+        sides = measured()
+        if not sides.complete:
+            unmeasured()
+            return aggregating
+        choice = choose_side(sides, aggregating, HYSTERESIS_S)
+        decided(choice, sides)
+        return choice.side
+
+    def random(position: int, aggregating: Side) -> Side:
+        return Side.DEVICE if rng.bernoulli(1, 2, position, Purpose.PLACE) else Side.CLOUD
+
     match placement:
-        case Placement.DEVICE:
-            return FixedPlacement(Side.DEVICE)
-        case Placement.CLOUD:
-            return FixedPlacement(Side.CLOUD)
-        case Placement.RANDOM:
-            return RandomPlacement(rng)
         case Placement.SCHEDULED:
-            return LatencyPlacement(measured, decided, unmeasured)
+            return scheduled
+        case Placement.RANDOM:
+            return random
+    return lambda position, aggregating: first_side(placement)
 
 
 def first_side(placement: Placement) -> Side:

@@ -1,8 +1,6 @@
 """The present costs of both sides of a two-sided answer (DRAGON §5.2).
 
-A `Reading` is what one source knows: the request's own stream (`SideProfiler`), this process's
-metrics, a metrics server. Every duration is a difference of one machine's clock; what nobody
-measured is None, never a guess.
+`SideProfiler` follows a request's own stream. A duration is a difference of one machine's clock.
 
 - Decoding (`DecodeFit`) is a line over the context's length, c_dec(t) = (k_a / k_b)·t + k_c. It is
   fitted once, with the machine at rest; at runtime k_c stands and the slope follows what is
@@ -15,15 +13,15 @@ Durations in seconds, sizes in bytes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from math import isfinite
+from dataclasses import dataclass
+from math import isfinite, isnan
 
 import numpy as np
 
 from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.link_times import LinkEstimate
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.placement import BothSides, SideTimes
+from tandem.two_sided.protocol.placement import UNKNOWN, BothSides, SideTimes
 
 SLOPE_WEIGHT = 0.05
 """ζ: what one observation counts against all before it."""
@@ -104,62 +102,6 @@ saves up to a tenth of the time against 0.97; below 0.7 it costs where one side 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Measurements of both sides by one source, None where it has none: `decode_s` of a draft
-    token, `transfer_s` of it to the other side, `acceptance` rate of the side's drafts, `queue_s`
-    of waiting for the engine before a draft."""
-
-    device_decode_s: float | None = None
-    cloud_decode_s: float | None = None
-    device_transfer_s: float | None = None
-    cloud_transfer_s: float | None = None
-    device_acceptance: float | None = None
-    cloud_acceptance: float | None = None
-    device_queue_s: float | None = None
-    cloud_queue_s: float | None = None
-
-    def or_else(self, earlier: Reading) -> Reading:
-        """Return this with what `earlier` knows where this does not."""
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(earlier, **{name: it for name, it in numbers.items() if it is not None})
-
-
-def both_sides(reading: Reading) -> BothSides | None:
-    """Return what the scheduler compares; None while anything but a queue is unknown. With one
-    way's time alone it stands for both: only their sum counts."""
-    up_s = reading.device_transfer_s
-    down_s = reading.cloud_transfer_s
-    if up_s is None or down_s is None:
-        up_s = down_s = up_s if down_s is None else down_s
-    device = _side_times(
-        decode_s=reading.device_decode_s,
-        transfer_s=up_s,
-        acceptance=reading.device_acceptance,
-        queue_s=reading.device_queue_s,
-    )
-    cloud = _side_times(
-        decode_s=reading.cloud_decode_s,
-        transfer_s=down_s,
-        acceptance=reading.cloud_acceptance,
-        queue_s=reading.cloud_queue_s,
-    )
-    return None if device is None or cloud is None else BothSides(device, cloud)
-
-
-def _side_times(
-    *,
-    decode_s: float | None,
-    transfer_s: float | None,
-    acceptance: float | None,
-    queue_s: float | None,
-) -> SideTimes | None:
-    """Return what is known of one side; None while anything but its queue is unknown."""
-    if decode_s is None or transfer_s is None or acceptance is None:
-        return None
-    return SideTimes(decode_s, transfer_s, acceptance, queue_s or 0.0)
-
-
 class SideProfiler:
     """The measurements in the frames of one request. `fits` are the lines that were
     measured at rest, where there are any; a side without one is followed by a moving average of its
@@ -197,19 +139,16 @@ class SideProfiler:
             raise InvalidArgument("accepted", f"{accepted} is not a rate")
         self._acceptance[side].follow(accepted)
 
-    def reading(self) -> Reading:
-        up_s = down_s = None
+    def sides(self) -> BothSides:
+        """Return what is known by now."""
+        up_s = down_s = UNKNOWN
         if (times := self.link.times) is not None:
             up_s = times.to_cloud_s(self._draft_bytes.get(Side.DEVICE, 0.0))
             down_s = times.to_device_s(self._draft_bytes.get(Side.CLOUD, 0.0))
-        return Reading(
-            device_decode_s=self._decoding[Side.DEVICE].now_s,
-            cloud_decode_s=self._decoding[Side.CLOUD].now_s,
-            device_transfer_s=up_s,
-            cloud_transfer_s=down_s,
-            device_acceptance=self._acceptance[Side.DEVICE].rate,
-            cloud_acceptance=self._acceptance[Side.CLOUD].rate,
-        )
+        return BothSides(self._times(Side.DEVICE, up_s), self._times(Side.CLOUD, down_s))
+
+    def _times(self, side: Side, transfer_s: float) -> SideTimes:
+        return SideTimes(self._decoding[side].now_s, transfer_s, self._acceptance[side].rate)
 
 
 class _Decoding:
@@ -218,10 +157,10 @@ class _Decoding:
     def __init__(self, fit: DecodeFit | None) -> None:
         self._fit = fit
         self._length = 1
-        self._average_s: float | None = None
+        self._average_s = UNKNOWN
 
     @property
-    def now_s(self) -> float | None:
+    def now_s(self) -> float:
         return self._average_s if self._fit is None else self._fit.at(self._length)
 
     def follow(self, length: int, duration_s: float) -> None:
@@ -231,7 +170,7 @@ class _Decoding:
             return
         if not 0 <= duration_s < float("inf"):
             raise InvalidArgument("duration_s", f"{duration_s} is not a duration")
-        before_s = duration_s if self._average_s is None else self._average_s
+        before_s = duration_s if isnan(self._average_s) else self._average_s
         self._average_s = before_s + (1 - _KEEP) * (duration_s - before_s)
 
 
@@ -242,8 +181,8 @@ class _Rate:
         self._accepted = self._drafts = 0.0
 
     @property
-    def rate(self) -> float | None:
-        return self._accepted / self._drafts if self._drafts else None
+    def rate(self) -> float:
+        return self._accepted / self._drafts if self._drafts else UNKNOWN
 
     def follow(self, accepted: float) -> None:
         self._accepted = _KEEP_PER_DRAFT * self._accepted + accepted

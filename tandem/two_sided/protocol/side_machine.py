@@ -53,7 +53,7 @@ from tandem.two_sided.protocol.messages import (
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
+from tandem.two_sided.protocol.placement import PlacementPolicy, first_side
 
 NEVER = LivenessTimes(inf, inf, inf)
 """When a side that waits for none misses the other one."""
@@ -101,8 +101,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self.side = side
         self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
-        self._placement_policy = placement_policy or FixedPlacement(
-            first_side(request.preset.placement)
+        self._next_side = placement_policy or (
+            lambda position, aggregating: first_side(request.preset.placement)
         )
         self._counters = AggregationCounters(measurements)
         self.stats = self._counters.stats
@@ -342,7 +342,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         rule = self._rule
         if not isinstance(rule, SingleAggregator) or not rule.here:
             return False
-        if self._placement_policy.next_side(position, self.side) is self.side:
+        if self._next_side(position, self.side) is self.side:
             return False
         rule.aggregation_side = self.side.other
         self.stats.side_moves += 1

@@ -3,9 +3,10 @@ stream costs nothing before its opening frame was checked, and leaves nothing be
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from tandem.core.errors import InvalidArgument, ProtocolError, ResourceExhausted
 from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, extend_prefix
@@ -13,18 +14,17 @@ from tandem.net.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
 from tandem.net.served_sessions import FrameWriter, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.specdec.messages import GoingAway, Pong
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened
+from tandem.two_sided.protocol.decoder_messages import DecodingOpened
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpen,
     CollaborationOpened,
     SideOutput,
-    ToDecoder,
     ToPeer,
 )
-from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
+from tandem.two_sided.serving.side_session import MakeMachine, SideSession
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
 CollaborationStream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
@@ -34,8 +34,7 @@ MAX_EARLY_BYTES = 4 * 2**20
 """Of frames that wait for the decoder: a device drafts a few tokens ahead, with distributions that
 may be large."""
 
-OpenDecoder = Callable[[CollaborationOpen, DecoderEvents], Awaitable[DecoderLink]]
-MakeMachine = Callable[[CollaborationOpen, DecodingOpened], SideMachine]
+OpenDecoder = Callable[[DecoderEvents], Awaitable[DecoderLink]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,63 +46,54 @@ class Collaboration:
     opening: CollaborationOpen
 
 
-class CloudSession:
+class CloudSession(SideSession[pb.CollaborateRequest]):
     """The conversation after `open`."""
 
     def __init__(
-        self, collaboration: Collaboration, *, open_decoder: OpenDecoder, make_machine: MakeMachine
+        self,
+        collaboration: Collaboration,
+        *,
+        open_decoder: OpenDecoder,
+        make_machine: MakeMachine,
+        closing_tasks: set[asyncio.Task[None]],
     ) -> None:
+        super().__init__(make_machine, closing_tasks=closing_tasks)
         self._opening = collaboration.opening
         self._codec = collaboration.codec
-        self._stream = collaboration.stream
+        self._peer = collaboration.stream
         self._open_decoder = open_decoder
-        self._make_machine = make_machine
         self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._decoder: DecoderLink | None = None
-        self._machine: SideMachine | None = None
         self._early: list[pb.CollaborateRequest] = []
         self._early_bytes = 0
 
     async def run(self) -> None:
         """Serve until the device cancels or half-closes; raises what ended it otherwise."""
-        work = (self._writer.run(), self._listen(), self._decode(), self._raise_failure())
-        await converse(work, self._writer.end)
+        try:
+            await converse((self._writer.run(), self._listen(), self._decode()), self._writer.end)
+        finally:
+            self.close()
 
     def going_away(self, grace_s: float) -> None:
         """Ask the device to go on elsewhere."""
-        if self._machine is not None:
-            self._apply(self._machine.going_away(grace_s, time.monotonic()))
+        if self._machine is None:
+            self.send_to_peer(GoingAway(**self._opening.answer_header, grace_s=grace_s))
         else:
-            self._put(GoingAway(**self._opening.answer_header, grace_s=grace_s))
+            self.dispatch(lambda: self.machine.going_away(grace_s, time.monotonic()))
 
-    async def _decode(self) -> None:
-        self._decoder = await self._open_decoder(
-            self._opening,
-            DecoderEvents(
-                opened=lambda opened: self._take(lambda: self._begin(opened)),
-                drafted=lambda draft: self._take(lambda: self._drafted(draft)),
-                text=lambda text: None,
-                restarted=self._restarted,
-                failed=self._fail,
-            ),
-        )
-        try:
-            await self._raise_failure()
-        finally:
-            self._decoder.close()
-
-    async def _raise_failure(self) -> None:
-        """Wait for a failure and raise it."""
-        await asyncio.shield(self._failed)
+    async def _decode(self) -> NoReturn:
+        """Open the decoder, and raise what fails."""
+        self.decoder = await self._open_decoder(self.events)
+        while True:
+            await self.raise_failure(None)
+            await self.woken()
 
     async def _listen(self) -> None:
         while True:
-            frame = await self._stream.read()
+            frame = await self._peer.read()
             if not isinstance(frame, pb.CollaborateRequest):  # EOF
                 return
             if self._machine is not None:
-                self._apply(self._receive(frame, self._machine))
+                self.dispatch(partial(self._receive_frame, frame))
             elif not frame.HasField("cancel"):
                 self._receive_early(frame)
             if frame.HasField("cancel"):
@@ -115,7 +105,7 @@ class CloudSession:
         if frame.session != self._opening.session:
             raise InvalidArgument("message", f"is of session {frame.session:08x}")
         if frame.HasField("ping"):
-            self._put(Pong(**self._opening.answer_header, nonce=frame.ping.nonce))
+            self.send_to_peer(Pong(**self._opening.answer_header, nonce=frame.ping.nonce))
             return
         if len(self._early) >= MAX_QUEUED_FRAMES:
             raise ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} came before `opened`")
@@ -124,11 +114,11 @@ class CloudSession:
             raise ResourceExhausted(f"frames: {MAX_EARLY_BYTES} bytes came before `opened`")
         self._early.append(frame)
 
-    def _receive(self, frame: pb.CollaborateRequest, machine: SideMachine) -> list[SideOutput]:
+    def _receive_frame(self, frame: pb.CollaborateRequest) -> list[SideOutput]:
         message = self._codec.decode(frame)
         size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
         try:
-            return machine.receive(message, time.monotonic(), size_bytes)
+            return self.machine.receive(message, time.monotonic(), size_bytes)
         except ProtocolError as error:  # the device's fault, not ours
             raise InvalidArgument("message", str(error)) from None
 
@@ -136,50 +126,21 @@ class CloudSession:
         frame = self._codec.encode(message)
         if self._machine is not None:
             self._machine.sized(frame.ByteSize() + FRAME_HEADER_BYTES)
-        await self._stream.write(frame)
+        await self._peer.write(frame)
 
-    def _take(self, event: Callable[[], Sequence[SideOutput]]) -> None:
-        """Take an event of the decoder in; what it raises ends the stream with its status."""
-        try:
-            self._apply(event())
-        except Exception as error:
-            self._fail(error)
-
-    def _begin(self, opened: DecodingOpened) -> list[SideOutput]:
-        machine = self._machine = self._make_machine(self._opening, opened)
+    def begin(self, opened: DecodingOpened) -> list[SideOutput]:
+        super().begin(opened)
         self._codec.opened(opened.vocabulary_size)
-        frames = machine.opened(opened.log_mass, time.monotonic())
+        frames = self.machine.opened(opened.log_mass, time.monotonic())
         outputs = [_with_documents(output, opened) for output in frames]
         early, self._early = self._early, []
         for frame in early:
-            outputs += self._receive(frame, machine)
+            outputs += self._receive_frame(frame)
         return outputs
 
-    def _drafted(self, draft: DecodingDraft) -> list[SideOutput]:
-        return [] if self._machine is None else self._machine.drafted(draft, time.monotonic())
-
-    def _restarted(self) -> None:
-        if self._machine is not None:
-            self._machine.decoder_restarted()
-
-    def _fail(self, error: Exception) -> None:
-        if not self._failed.done():
-            self._failed.set_exception(error)
-            self._failed.exception()  # heard, even if nobody waits for it any more
-
-    def _apply(self, outputs: Sequence[SideOutput]) -> None:
-        for output in outputs:
-            match output:
-                case ToDecoder(message):
-                    assert self._decoder is not None, "it has opened"
-                    self._decoder.send_target(message)
-                case ToPeer(message):
-                    self._put(message)
-
-    def _put(self, message: Any) -> None:
+    def send_to_peer(self, message: Any) -> None:
         if len(self._writer) >= MAX_QUEUED_FRAMES:
-            self._fail(ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} wait to be read"))
-            return
+            raise ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} wait to be read")
         self._writer.put([message])
 
 

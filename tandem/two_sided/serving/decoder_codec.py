@@ -30,7 +30,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvModel, KvPart
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     MAX_AHEAD,
@@ -44,12 +44,11 @@ from tandem.two_sided.serving.frame_codec import (
     GOING_AWAY,
     PING,
     PONG,
+    FrameCodec,
     FramePart,
     check_finite,
     check_log_mass,
     check_seconds,
-    decode_frame,
-    encode_frame,
 )
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
@@ -84,13 +83,7 @@ _OPEN_FIELDS = (
     "joined",
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
-_OPENED_FIELDS = (
-    "prompt_ids",
-    "log_mass",
-    "document_tokens",
-    "max_tokens",
-    "processes",
-)
+_OPENED_FIELDS = ("prompt_ids", "log_mass", "document_tokens", "max_tokens")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s")
 _TEXT_FIELDS = ("text", "tokens", "stopped", "token_texts")
 _DOCUMENT_FIELDS = (
@@ -108,35 +101,26 @@ _PAYLOADS = numbers_of(ProbsPayload, pb.ProbsPayload, "PROBS_PAYLOAD")
 _PRECISIONS = numbers_of(("float32", "float16"), pb.Precision, "PRECISION")
 
 
-class AggregatorCodec:
+class AggregatorCodec(FrameCodec[DecodeRequestMessage, DecodeResponseMessage]):
     """The aggregator's end of one stream: encodes its frames, decodes the decoder's."""
 
     def __init__(self, probs: LocalProbs) -> None:
         self._probs = probs
         self._vocabulary_size = 0
-        self._sent = (
+        sent = (
             FramePart("open", DecodingOpen, _OPEN_FIELDS, write=_write_open),
             FramePart("target", DecodingTarget, ("token_ids", "last")),
             CANCEL,
             PING,
         )
-        self._received = (
+        received = (
             FramePart("opened", DecodingOpened, _OPENED_FIELDS, read=self._read_opened),
             FramePart("draft", DecodingDraft, _DRAFT_FIELDS, read=self._read_draft),
             FramePart("text", DecodingText, _TEXT_FIELDS, read=_check_text),
             GOING_AWAY,
             PONG,
         )
-
-    def encode(self, message: DecodeRequestMessage) -> pb.DecodeRequest:
-        frame: pb.DecodeRequest = encode_frame(pb.DecodeRequest, self._sent, message)
-        return frame
-
-    def decode(self, frame: pb.DecodeResponse) -> DecodeResponseMessage:
-        """Read a frame. Raises InvalidArgument naming the field for anything no honest decoder
-        would send."""
-        message: DecodeResponseMessage = decode_frame(frame, self._received)
-        return message
+        super().__init__(pb.DecodeRequest, sent, received)
 
     def _read_opened(self, opened: pb.Opened) -> dict[str, Any]:
         model = opened.model
@@ -160,7 +144,7 @@ class AggregatorCodec:
         return {"probs": probs}
 
 
-class DecoderCodec:
+class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
     """The decoder's end of one stream: decodes the aggregator's frames, encodes its own."""
 
     def __init__(
@@ -171,30 +155,20 @@ class DecoderCodec:
         self._device = device
         self._dtype = dtype
         self._probs = LocalProbs()
-        self._received = (
+        received = (
             FramePart("open", DecodingOpen, _OPEN_FIELDS, read=self._read_open),
             FramePart("target", DecodingTarget, ("token_ids", "last"), read=self._check_target),
             CANCEL,
             PING,
         )
-        self._sent = (
+        sent = (
             FramePart("opened", DecodingOpened, _OPENED_FIELDS, write=self._write_opened),
             FramePart("draft", DecodingDraft, _DRAFT_FIELDS, write=self._write_draft),
             FramePart("text", DecodingText, _TEXT_FIELDS),
             GOING_AWAY,
             PONG,
         )
-
-    def decode(self, frame: pb.DecodeRequest) -> DecodeRequestMessage:
-        """Read it. Raises InvalidArgument naming the field."""
-        message: DecodeRequestMessage = decode_frame(frame, self._received)
-        if isinstance(message, DecodingOpen):
-            self._probs = message.probs
-        return message
-
-    def encode(self, message: DecodeResponseMessage) -> pb.DecodeResponse:
-        frame: pb.DecodeResponse = encode_frame(pb.DecodeResponse, self._sent, message)
-        return frame
+        super().__init__(pb.DecodeResponse, sent, received)
 
     def _read_open(self, message: pb.Open) -> dict[str, Any]:
         fields = _read_open(message, self._context_length)
@@ -202,6 +176,7 @@ class DecoderCodec:
         prompt_ids = [item for item in fields["prompt"] if isinstance(item, int)]
         self._check_ids(message.committed_ids, "committed_ids")
         self._check_ids(prompt_ids, "prompt")
+        self._probs = fields["probs"]
         return fields
 
     def _check_target(self, target: pb.Target) -> dict[str, Any]:
@@ -350,7 +325,6 @@ def _read_open(message: pb.Open, context_length: int) -> dict[str, Any]:
     }
 
 
-SHA256_BYTES = 32
 MAX_HASH_CHARACTERS = 128
 
 
@@ -369,35 +343,19 @@ def model_from_proto(message: pb.KvModel, field: str) -> KvModel:
     return KvModel(message.weights, message.vocabulary_hash, message.model_name)
 
 
-_KV_FIELDS = ("document", "tokens", "size_bytes", "sha256")
-
-
 def part_to_proto(part: KvPart) -> pb.DocumentPart:
     if isinstance(part, bytes):
         return pb.DocumentPart(chunk=part)
-    same = {name: getattr(part, name) for name in _KV_FIELDS}
-    return pb.DocumentPart(kv=pb.DocumentKv(model=model_to_proto(part.model), **same))
+    return pb.DocumentPart(size_bytes=part)
 
 
 def part_from_proto(message: pb.DocumentPart) -> KvPart:
     """Read it. Raises InvalidArgument naming the field."""
-    match message.WhichOneof("part"):
-        case "kv":
-            return _kv_from_proto(message.kv)
-        case "chunk":
-            size = len(message.chunk)
-            if not 1 <= size <= KV_PART_BYTES:
-                raise InvalidArgument("chunk", f"{size} bytes are not in 1…{KV_PART_BYTES}")
-            return message.chunk
-    raise InvalidArgument("part", "the frame carries none")
-
-
-def _kv_from_proto(kv: pb.DocumentKv) -> DocumentKv:
-    if len(kv.document) > MAX_HASH_CHARACTERS:
-        raise InvalidArgument("document", "is a longer hash than there are")
-    for field in ("tokens", "size_bytes"):
-        if getattr(kv, field) < 1:
-            raise InvalidArgument(field, "must be at least 1")
-    if len(kv.sha256) != SHA256_BYTES:
-        raise InvalidArgument("sha256", f"has {len(kv.sha256)} bytes, not {SHA256_BYTES}")
-    return DocumentKv(model_from_proto(kv.model, "model"), **same_fields(kv, _KV_FIELDS))
+    name = message.WhichOneof("part")
+    if name is None:
+        raise InvalidArgument("part", "the frame carries none")
+    if name == "size_bytes":
+        return message.size_bytes
+    if not 1 <= (size := len(message.chunk)) <= KV_PART_BYTES:
+        raise InvalidArgument("chunk", f"{size} bytes are not in 1…{KV_PART_BYTES}")
+    return message.chunk

@@ -4,22 +4,19 @@ again after a loss."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import grpc
 
-from tandem.core.errors import FailedPrecondition
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
-from tandem.net.status import details_of, upstream_rejection
-from tandem.specdec.checks import check_processes
+from tandem.net.status import upstream_rejection
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
     DecodingDraft,
@@ -28,8 +25,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,
 )
-from tandem.two_sided.serving.decoder_codec import AggregatorCodec, document_to_proto
-from tandem_api.decoding.v1 import decoding_pb2 as pb
+from tandem.two_sided.serving.decoder_codec import AggregatorCodec
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
@@ -126,8 +122,6 @@ class DecoderLink:
     def _receive(self, message: DecodeResponseMessage, size_bytes: int) -> None:
         match message:
             case DecodingOpened():
-                if not self._knows_enough(message):
-                    return
                 if self._opened is None:
                     self._opened = message
                     self._events.opened(message)
@@ -145,16 +139,6 @@ class DecoderLink:
                 pass  # it takes the request, or ends the stream
             case Pong():
                 pass
-
-    def _knows_enough(self, opened: DecodingOpened) -> bool:
-        sampling = self._opening.sampling
-        processors = self._opening.processors
-        try:
-            check_processes(opened.processes, sampling, processors, "decoder")
-        except FailedPrecondition as error:
-            self._events.failed(error)
-            return False
-        return True
 
     def _ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
@@ -195,23 +179,3 @@ class DecoderLink:
             return
         for target in self._unanswered:
             stream.send(target)
-
-
-async def look_up_documents(
-    decoder: Connection,
-    documents: Sequence[ContextDocument],
-    deadline_s: float,
-    headers: Sent,
-    *,
-    joined: bool = False,
-) -> pb.LookUpDocumentsResponse:
-    """Return a decoder's model, and which documents it has cached; `joined`: whether it has the one
-    sequence of all of them. Raises Rejected."""
-    request = pb.LookUpDocumentsRequest(documents=map(document_to_proto, documents), joined=joined)
-    try:
-        async with decoder.channel() as channel:
-            return await pb_grpc.DecodingServiceStub(channel).LookUpDocuments(
-                request, timeout=deadline_s, metadata=headers
-            )
-    except grpc.aio.AioRpcError as error:
-        raise upstream_rejection(error.code(), f"decoder: {details_of(error)}") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from tandem.core.errors import InvalidArgument, Unavailable, check_count
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.net.admission import Admission
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import FrameWriter, converse
@@ -33,7 +33,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingDraft,
     DecodingOpen,
 )
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvPart, KvUnavailable
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvUnavailable
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -44,6 +44,7 @@ from tandem.two_sided.serving.decoder_codec import (
     part_from_proto,
     part_to_proto,
 )
+from tandem.two_sided.serving.document_transfer import sequences_of
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
@@ -130,19 +131,19 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
             return await self._transfer.look_up(request)
         raise AssertionError("abort ends the call")
 
-    async def ExportDocument(  # type: ignore[override]  # noqa: N802  # the RPC's name
-        self, request: pb.ExportDocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def ExportDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request: pb.ExportDocumentsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         async with served(context, self._limits) as stream:
             self._check_staying()
             await self._transfer.export(request, stream)
 
-    async def ImportDocument(  # type: ignore[override]  # noqa: N802  # the RPC's name
+    async def ImportDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         async with served(context, self._limits) as stream:
             self._check_staying()
-            await self._transfer.import_document(stream)
+            await self._transfer.import_documents(stream)
 
     def _check_staying(self) -> None:
         if self._leaving:
@@ -231,8 +232,8 @@ class _Session:
             await self._stream.write(self._codec.encode(message))
 
 
-ExportStream = ServedStream[pb.ExportDocumentRequest, pb.ExportDocumentResponse]
-ImportStream = ServedStream[pb.ImportDocumentRequest, pb.ImportDocumentResponse]
+ExportStream = ServedStream[pb.ExportDocumentsRequest, pb.DocumentPart]
+ImportStream = ServedStream[pb.ImportDocumentsRequest, pb.ImportDocumentsResponse]
 MAX_TRANSFER_S = 3600.0
 """A large model on a laptop computes a long document for minutes before it is sent."""
 
@@ -250,65 +251,56 @@ class KvTransferService:
         self._imports = imports
 
     async def look_up(self, request: pb.LookUpDocumentsRequest) -> pb.LookUpDocumentsResponse:
-        if len(request.documents) > MAX_DOCUMENTS:
-            raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS}")
         model = model_to_proto(await self._transfer.model())
-        documents = list(map(document_from_proto, request.documents))
-        sequences = [documents] if request.joined else [[document] for document in documents]
+        documents = _documents_of(request)
+        sequences = sequences_of(documents, joined=request.joined)
         cached = await self._transfer.cached(sequences, current_caller().holder)
         return pb.LookUpDocumentsResponse(model=model, exports=self._exports, cached=cached)
 
-    async def export(self, request: pb.ExportDocumentRequest, stream: ExportStream) -> None:
-        """Write the document's parts."""
+    async def export(self, request: pb.ExportDocumentsRequest, stream: ExportStream) -> None:
+        """Write the parts of the documents, which stand in one sequence."""
         if not self._exports:
             raise KvUnavailable(
                 "document_kv: this decoder gives no documents' keys and values out; see"
                 " TANDEM_DOCUMENT_KV_EXPORT of the verifier"
             )
         user = model_from_proto(request.model, "model")
-        sequence = _sequence_from_proto(request)
+        documents = _documents_of(request, fewest=1)
         (await self._transfer.model()).check_used_by(user)
-        most = self._transfer.size_bytes(await self._transfer.token_count(sequence))
+        most = self._transfer.size_bytes(await self._transfer.token_count(documents))
         with self._admission.reserve(most):
             async with _in_time():
-                document_kv = await self._transfer.exported(sequence, user)
-                for part in parts_of(document_kv.kv, document_kv.packed):
-                    await stream.write(pb.ExportDocumentResponse(part=part_to_proto(part)))
-        log.info("document exported", tokens=document_kv.kv.tokens, bytes=document_kv.kv.size_bytes)
+                packed = await self._transfer.exported(documents)
+                await stream.write(part_to_proto(len(packed)))
+                for start in range(0, len(packed), KV_PART_BYTES):
+                    await stream.write(part_to_proto(packed[start : start + KV_PART_BYTES]))
+        log.info("documents exported", bytes=len(packed))
 
-    async def import_document(self, stream: ImportStream) -> None:
-        """Read a document's parts, and answer when there is room and when it is stored."""
+    async def import_documents(self, stream: ImportStream) -> None:
+        """Read the parts of documents, and answer when there is room; the stream's end says that
+        they are stored."""
         if not self._imports:
             raise KvUnavailable("document_kv: this decoder takes no keys and values in")
         async with _in_time():
-            first = await stream.first(pb.ImportDocumentRequest, "document")
-            _check(first, "document")
-            announced = await _next(stream, "part")
-            kv = part_from_proto(announced.part)
-            if not isinstance(kv, DocumentKv):
-                raise InvalidArgument("kv", "must come before the chunks")
-            sequence = _sequence_from_proto(first)
+            first = await stream.first(pb.ImportDocumentsRequest, "documents")
+            documents = _documents_of(first, fewest=1)
+            size_bytes = part_from_proto(first.part)
+            if not isinstance(size_bytes, int):
+                raise InvalidArgument("size_bytes", "must come before the chunks")
             holder = current_caller().holder
-            async with self._transfer.importing(sequence, kv, holder) as received:
-                with self._admission.reserve(kv.size_bytes):
-                    await stream.write(pb.ImportDocumentResponse(accepted=pb.ImportAccepted()))
-                    await received(await _chunks(stream, kv.size_bytes))
-            await stream.write(pb.ImportDocumentResponse(stored=pb.ImportStored()))
-        log.info("document imported", tokens=kv.tokens, bytes=kv.size_bytes)
+            async with self._transfer.importing(documents, size_bytes, holder) as received:
+                with self._admission.reserve(size_bytes):
+                    await stream.write(pb.ImportDocumentsResponse())
+                    await received(await _chunks(stream, size_bytes))
+        log.info("documents imported", bytes=size_bytes)
 
 
-def _sequence_from_proto(
-    request: pb.ExportDocumentRequest | pb.ImportDocumentRequest,
-) -> list[ContextDocument]:
-    """Return a document and those that follow it in the same sequence."""
-    check_count(1 + len(request.following), MAX_DOCUMENTS, "following")
-    return [document_from_proto(each) for each in (request.document, *request.following)]
-
-
-def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:
-    """Return what is sent of a document."""
-    starts = range(0, len(packed), KV_PART_BYTES)
-    return [kv, *(packed[start : start + KV_PART_BYTES] for start in starts)]
+def _documents_of(request: Any, fewest: int = 0) -> list[ContextDocument]:
+    """Return the documents of a request that has so many at least."""
+    if not fewest <= len(request.documents) <= MAX_DOCUMENTS:
+        why = f"{len(request.documents)} are not in {fewest}…{MAX_DOCUMENTS}"
+        raise InvalidArgument("documents", why)
+    return list(map(document_from_proto, request.documents))
 
 
 async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
@@ -316,26 +308,16 @@ async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
     announced."""
     packed = bytearray()
     while len(packed) < size_bytes:
-        chunk = part_from_proto((await _next(stream, "part")).part)
+        frame = await stream.read()
+        if not isinstance(frame, pb.ImportDocumentsRequest):  # EOF
+            raise InvalidArgument("part", "the stream ended before it")
+        chunk = part_from_proto(frame.part)
         if not isinstance(chunk, bytes):
-            raise InvalidArgument("kv", "came among the chunks")
+            raise InvalidArgument("size_bytes", "came among the chunks")
         packed += chunk
     if len(packed) > size_bytes:
         raise InvalidArgument("chunk", f"more than the {size_bytes} bytes that were announced")
     return bytes(packed)
-
-
-async def _next(stream: ImportStream, expected: str) -> pb.ImportDocumentRequest:
-    frame: Any = await stream.read()
-    if not isinstance(frame, pb.ImportDocumentRequest):
-        raise InvalidArgument(expected, "the stream ended before it")
-    _check(frame, expected)
-    return frame
-
-
-def _check(frame: pb.ImportDocumentRequest, expected: str) -> None:
-    if frame.WhichOneof("message") != expected:
-        raise InvalidArgument(expected, "must come next")
 
 
 @asynccontextmanager

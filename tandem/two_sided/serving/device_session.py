@@ -4,10 +4,9 @@ and its messages to the caller.
 Invariant: tokens leave when their text is known, so that nothing follows a stop string."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -16,7 +15,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch, TokenSource
 from tandem.net.frame_stream import FATAL, Traffic
-from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.net.session_runner import OpenStream
 from tandem.net.status import Rejected
 from tandem.specdec.events import Commit, Finish
 from tandem.two_sided.protocol.counters import AggregationStats
@@ -24,14 +23,13 @@ from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOp
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpened,
+    PeerMessage,
     SideOutput,
-    ToDecoder,
-    ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AggregationPreset
-from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.side_session import MakeMachine, SideSession
 from tandem.wire.common_codec import token_sources_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -51,13 +49,13 @@ class TextPiece:
         return self.commit.token_sources[: len(self.token_ids)]
 
 
-class DeviceSession(SessionRunner[Any, CloudSideMessage, SideOutput]):
+class DeviceSession(SideSession[CloudSideMessage]):
     """Runs one request: await `begun`, iterate `pieces`, then read the machine's stats."""
 
     def __init__(
         self,
         *,
-        make_machine: Callable[[DecodingOpened], SideMachine],
+        make_machine: MakeMachine,
         open_decoder: Callable[[DecoderEvents], DecoderLink],
         open_stream: OpenStream[CloudSideMessage, Any] | None,
         closing_tasks: set[asyncio.Task[None]],
@@ -66,43 +64,25 @@ class DeviceSession(SessionRunner[Any, CloudSideMessage, SideOutput]):
     ) -> None:
         """Open the decoder. The stream to the cloud follows: `open_stream` is called once `opened`
         is known. For the last four parameters see `SessionRunner`."""
-        # A deadline of the cloud's own says nothing about the next stream.
-        fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
         super().__init__(
+            make_machine,
             open_stream,
-            CollaborationOpened,
             closing_tasks=closing_tasks,
             why_silent=why_silent,
             spread=spread,
-            fatal=fatal,
+            # A deadline of the cloud's own says nothing about the next stream.
+            fatal=FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED},
         )
-        self.opened: DecodingOpened | None = None
         self.finish_reason: FinishReason | None = None
-        self._make_machine = make_machine
-        self._machine: SideMachine | None = None
         self._unreported: deque[Commit] = deque()
         self._pieces: deque[TextPiece] = deque()
-        self._wake = asyncio.Event()
-        self._decoder = open_decoder(
-            DecoderEvents(
-                opened=self._decoder_opened,
-                drafted=self._drafted,
-                text=self._text,
-                restarted=self._restarted,
-                failed=self._fail,
-            )
-        )
-
-    @property
-    def machine(self) -> SideMachine:
-        assert self._machine is not None, "the decoder has opened"
-        return self._machine
+        self.decoder = open_decoder(replace(self.events, opened=self._decoder_opened))
 
     async def begun(self) -> DecodingOpened:
         """Wait until the decoder has taken the request. Raises what it refused it with."""
         while self.opened is None:
             await self.raise_failure(None)
-            await self._next()
+            await self.woken()
         await self.raise_failure(None)  # the machine may refuse what the decoder has taken
         return self.opened
 
@@ -118,7 +98,7 @@ class DeviceSession(SessionRunner[Any, CloudSideMessage, SideOutput]):
                 await self.raise_failure(None)
                 if complete:
                     break
-                await self._next()
+                await self.woken()
             await self.raise_failure(self.finish_reason)
 
     @property
@@ -131,58 +111,30 @@ class DeviceSession(SessionRunner[Any, CloudSideMessage, SideOutput]):
         """End the answer: the caller wants no more, only a summary."""
         self.dispatch(self.cancel_machine)
 
-    def close(self) -> None:
-        super().close()
-        self._decoder.close()
-
-    def receive(self, message: CloudSideMessage, size_bytes: int, now: float) -> list[SideOutput]:
-        return self.machine.receive(message, now, size_bytes)
+    def send_to_peer(self, message: PeerMessage) -> None:
+        self.machine.sized(self.send(message))
 
     def perform(self, output: SideOutput) -> None:
         match output:
-            case ToDecoder(message):
-                self._decoder.send_target(message)
-            case ToPeer(message):
-                self.machine.sized(self.send(message))
             case Commit():
                 self._unreported.append(output)
             case Finish(reason):
                 self.finish_reason = reason
-
-    def cancel_machine(self) -> list[SideOutput]:
-        return [] if self._machine is None else self._machine.cancel()
-
-    def notify(self) -> None:
-        self._wake.set()
-
-    async def _next(self) -> None:
-        await self._wake.wait()
-        self._wake.clear()
+            case _:
+                super().perform(output)
 
     def _decoder_opened(self, opened: DecodingOpened) -> None:
-        self.opened = opened
-
-        def begin() -> list[SideOutput]:
-            self._machine = self._make_machine(opened)
-            return []
-
-        self.dispatch(begin)
+        self.dispatch(lambda: self.begin(opened))
         self.connect()
 
-    def _drafted(self, draft: DecodingDraft) -> None:
-        def take() -> list[SideOutput]:
-            try:
-                return self.machine.drafted(draft, time.monotonic())
-            except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
-                why = f"decoder: broke the conversation: {error}"
-                raise Rejected(grpc.StatusCode.DATA_LOSS, why) from None
+    def drafted(self, draft: DecodingDraft) -> list[SideOutput]:
+        try:
+            return super().drafted(draft)
+        except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
+            why = f"decoder: broke the conversation: {error}"
+            raise Rejected(grpc.StatusCode.DATA_LOSS, why) from None
 
-        self.dispatch(take)
-
-    def _restarted(self) -> None:
-        self.machine.decoder_restarted()
-
-    def _text(self, text: DecodingText) -> None:
+    def text(self, text: DecodingText) -> None:
         """Let the tokens leave whose text is now known; those behind a stop string never leave."""
         if not self._unreported or self.finish_reason is FinishReason.CANCELLED:
             return
@@ -198,10 +150,6 @@ class DeviceSession(SessionRunner[Any, CloudSideMessage, SideOutput]):
             self._unreported.clear()
             self.dispatch(lambda: self.machine.stop())
             self.finish_reason = FinishReason.STOP
-        self.notify()
-
-    def _fail(self, error: Exception) -> None:
-        self.failure = error
         self.notify()
 
 

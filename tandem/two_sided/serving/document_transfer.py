@@ -1,10 +1,10 @@
-"""The cloud's documents at a device that generates alone: their texts, and for a decoder of the
+"""The cloud's documents for a device that generates alone: their texts, and for a decoder of the
 same model their keys and values too.
 
-`ImportedDocuments` asks, on the device: it sends the query alone, and names documents by the
-cloud's list; the decoder gets those that it has room for and has not cached. `ExportedDocuments`
-answers, in the cloud: only what was found for this stream's query can be asked for, and parts are
-relayed as the device reads them.
+`FetchedDocuments` asks, on the device: it sends the query alone, and names documents by the cloud's
+list; the decoder gets those that it has room for and has not cached. `give_documents` answers, in
+the cloud: only what was found for this stream's query can be asked for, and parts are relayed as
+the device reads them.
 
 Invariant: only documents of a request that fetches keys and values are marked `imported`, and never
 by the cloud: an answer from the device's own documents uses nothing that came from there."""
@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.foreign_words import cleaned
 from tandem.net.connection import DIAGNOSIS_TIMEOUT_S, Connection
 from tandem.net.frame_stream import BROKEN, FATAL, FRAME_HEADER_BYTES, Traffic
@@ -31,41 +31,34 @@ from tandem.net.status import (
     retry_after_s,
     upstream_rejection,
 )
-from tandem.specdec.messages import Cancel
+from tandem.net.stream_limits import ServedStream
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import (
-    CloudSideMessage,
-    CollaborationOpen,
-    CollaborationOpened,
-    DeviceMessage,
-    DocumentKv,
-    DocumentPart,
-    DocumentRequest,
-    KvModel,
-    KvPart,
-    KvUnavailable,
-)
-from tandem.two_sided.protocol.presets import DocumentContext, DocumentTransfer
-from tandem.two_sided.serving.cloud_session import Collaboration
+from tandem.two_sided.protocol.messages import KvModel, KvUnavailable
+from tandem.two_sided.protocol.presets import MAX_QUERY_CHARACTERS
 from tandem.two_sided.serving.decoder_codec import (
+    MAX_DOCUMENTS,
+    document_from_proto,
     document_to_proto,
     model_from_proto,
     model_to_proto,
     part_from_proto,
     part_to_proto,
 )
-from tandem.two_sided.serving.decoder_link import look_up_documents
-from tandem.two_sided.serving.peer_codec import DeviceCodec
-from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
-from tandem_api.decoding.v1 import decoding_pb2 as pb
-from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.decoding.v1 import decoding_pb2, decoding_pb2_grpc
 
 log = get_logger(__name__)
 
+Part = TypeVar("Part", int, bytes)
+FetchStream = ServedStream[pb.FetchDocumentsRequest, pb.FetchDocumentsResponse]
+Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
+"""Finds the cloud's documents for a query, so many at most."""
 
-class ImportedDocuments:
+
+class FetchedDocuments:
     """The documents that one request fetches from the cloud."""
 
     def __init__(
@@ -79,8 +72,9 @@ class ImportedDocuments:
         headers: Sent = None,
         tenant: bytes = b"",
         in_conversation: bool = False,
+        joined: bool = False,
     ) -> None:
-        """Prepare to import documents from the cloud into the decoder.
+        """Prepare to fetch documents from the cloud for the decoder.
 
         Args:
             traffic: counts the bytes between the sides.
@@ -88,7 +82,8 @@ class ImportedDocuments:
             tenant: whose keys and values these are; which documents it had fetched is nothing to
                 another tenant.
             in_conversation: whether the documents stand in a conversation, since keys and values
-                depend on what stands before a document."""
+                depend on what stands before a document.
+            joined: whether all of them are one sequence."""
         self._cloud = cloud
         self._decoder = decoder
         self._traffic = traffic
@@ -97,35 +92,36 @@ class ImportedDocuments:
         self._headers = headers
         self._tenant = tenant
         self._in_conversation = in_conversation
+        self._joined = joined
 
-    async def device_model(self) -> KvModel:
-        """Return what would use keys and values here. Raises Rejected."""
-        return model_from_proto((await self._look_up(())).model, "model")
-
-    async def fetch(self, opening: CollaborationOpen) -> tuple[ContextDocument, ...]:
-        """Return the documents that the cloud finds; the decoder has their keys and values by then,
-        where these are transferred. Raises Rejected with the status of whoever refused."""
-        stub = aggregator_pb2_grpc.AggregatorServiceStub
+    async def fetch(
+        self, query: str, count: int, *, with_kv: bool = False
+    ) -> tuple[ContextDocument, ...]:
+        """Return the documents that the cloud finds, `count` at most; the decoder has their keys
+        and values by then, if it is `with_kv`. Raises Rejected with the status of whoever
+        refused."""
+        find = pb.FindDocuments(query=query, documents=count)
+        if with_kv:
+            find.document_kv.CopyFrom((await self._look_up(())).model)
         async with self._cloud.channel() as channel:
             await self._reach(channel)
-            call: Any = stub(channel).Collaborate(timeout=self._deadline_s, metadata=self._headers)
-            stranger = f"the cloud at {self._cloud.target}"
-            stream = _CloudStream(call, opening, self._traffic, stranger)
+            call: Any = pb_grpc.AggregatorServiceStub(channel).FetchDocuments(
+                timeout=self._deadline_s, metadata=self._headers
+            )
+            stream = _CloudStream(call, self._traffic, f"the cloud at {self._cloud.target}")
             try:
-                by_kv = opening.request.preset.transfer is DocumentTransfer.KV
-                texts = await stream.opened()
-                documents = tuple(
+                await stream.write(pb.FetchDocumentsRequest(find=find))
+                documents = [
                     replace(
                         document,
-                        imported=by_kv,
+                        imported=with_kv,
                         imported_for=self._tenant,
                         in_conversation=self._in_conversation,
                     )
-                    for document in texts
-                )
-                if by_kv and documents:
-                    joined = opening.request.preset.context is DocumentContext.JOINED
-                    await self._fetch_missing(stream, documents, joined=joined)
+                    for document in await stream.found()
+                ]
+                if with_kv and documents:
+                    await self._import_missing(stream, documents)
                 await call.done_writing()
             except Rejected as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
@@ -133,7 +129,7 @@ class ImportedDocuments:
                 raise
             finally:
                 call.cancel()
-        return documents
+        return tuple(documents)
 
     async def _reach(self, channel: grpc.aio.Channel) -> None:
         """Wait for the connection. Raises Rejected with what stands in its way."""
@@ -149,124 +145,92 @@ class ImportedDocuments:
         finally:
             ready.cancel()
 
-    async def _fetch_missing(
-        self, stream: _CloudStream, documents: Sequence[ContextDocument], *, joined: bool
-    ) -> None:
-        """Fetch the documents that the decoder lacks. `joined`: all of them are one sequence, which
-        is there or is fetched as a whole."""
-        cached = (await self._look_up(documents, joined=joined)).cached
-        missing = [index for index, present in enumerate(cached) if not present]
-        await stream.request_documents(
-            missing, in_conversation=self._in_conversation, joined=joined
-        )
-        for index in missing:
-            following = documents[index + 1 :] if joined else ()
-            await self._import(stream, documents[index], following)
-
     async def _look_up(
-        self, documents: Sequence[ContextDocument], *, joined: bool = False
-    ) -> pb.LookUpDocumentsResponse:
+        self, documents: Sequence[ContextDocument]
+    ) -> decoding_pb2.LookUpDocumentsResponse:
         return await look_up_documents(
-            self._decoder, documents, self._deadline_s, self._headers, joined=joined
+            self._decoder, documents, self._deadline_s, self._headers, joined=self._joined
         )
 
-    async def _import(
-        self,
-        stream: _CloudStream,
-        document: ContextDocument,
-        following: Sequence[ContextDocument],
+    async def _import_missing(
+        self, stream: _CloudStream, documents: Sequence[ContextDocument]
     ) -> None:
-        """Copy the keys and values that come next from the cloud to this side's decoder: of a
-        document and of those `following` it in the same sequence."""
-        kv = await stream.begin()
+        """Fetch the sequences that the decoder lacks; asked for together, they cost one round
+        trip."""
+        cached = (await self._look_up(documents)).cached
+        missing = [index for index, present in enumerate(cached) if not present]
+        want = pb.WantSequences(
+            sequences=missing, joined=self._joined, in_conversation=self._in_conversation
+        )
+        await stream.write(pb.FetchDocumentsRequest(want=want))
+        sequences = sequences_of(documents, joined=self._joined)
+        for index in missing:
+            await self._import(stream, sequences[index])
+
+    async def _import(self, stream: _CloudStream, sequence: Sequence[ContextDocument]) -> None:
+        """Copy the keys and values that come next from the cloud to this side's decoder."""
+        size_bytes = await stream.part(int)
+        documents = map(document_to_proto, sequence)
+        request = decoding_pb2.ImportDocumentsRequest
         async with self._decoder.channel() as channel:
-            call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(
+            call: Any = decoding_pb2_grpc.DecodingServiceStub(channel).ImportDocuments(
                 timeout=self._deadline_s, metadata=self._headers
             )
             try:
-                await call.write(
-                    pb.ImportDocumentRequest(
-                        document=document_to_proto(document),
-                        following=map(document_to_proto, following),
-                    )
-                )
-                await call.write(_part(kv))
-                await _answer(call, "accepted")
-                left = kv.size_bytes
-                while left > 0:
-                    chunk = await stream.chunk()
-                    left -= len(chunk)
-                    await call.write(_part(chunk))
-                await _answer(call, "stored")
+                await call.write(request(documents=documents, part=part_to_proto(size_bytes)))
+                if await call.read() is not grpc.aio.EOF:  # there is room
+                    left = size_bytes
+                    while left > 0:
+                        chunk = await stream.part(bytes)
+                        left -= len(chunk)
+                        await call.write(request(part=part_to_proto(chunk)))
+                    await call.read()
+                if (code := await call.code()) is not grpc.StatusCode.OK:
+                    raise _refused(code, await call.details() or "ended the call")
             except grpc.aio.AioRpcError as error:
                 raise _refused(error.code(), details_of(error)) from None
             finally:
                 call.cancel()
-        log.info("document fetched", tokens=kv.tokens, bytes=kv.size_bytes)
+        log.info("documents fetched", bytes=size_bytes)
 
 
 class _CloudStream:
     """The conversation with the cloud. Raises Rejected, with DATA_LOSS if the cloud breaks it."""
 
-    def __init__(
-        self, call: Any, opening: CollaborationOpen, traffic: Traffic, stranger: str
-    ) -> None:
+    def __init__(self, call: Any, traffic: Traffic, stranger: str) -> None:
         """Prepare the conversation on an open call. For `stranger` see `plain_details`."""
         self._call = call
         self._stranger = stranger
-        self._codec = DeviceCodec(opening.request.vocabulary_size, opening.request.preset.probs)
-        self._opening = opening
         self._traffic = traffic
 
-    async def opened(self) -> tuple[ContextDocument, ...]:
-        await self._write(self._opening)
-        message = await self._read()
-        if not isinstance(message, CollaborationOpened):
-            raise _broken(f"{type(message).__name__} instead of opened")
-        return message.texts
+    async def found(self) -> list[ContextDocument]:
+        answer = await self._read("found")
+        try:
+            check_count(len(answer.found.documents), MAX_DOCUMENTS, "documents")
+            return [document_from_proto(document) for document in answer.found.documents]
+        except InvalidArgument as error:
+            raise _broken(str(error)) from None
 
-    async def request_documents(
-        self, indices: Sequence[int], *, in_conversation: bool, joined: bool
-    ) -> None:
-        """Ask for documents, all before the first comes: it costs one round trip together."""
-        for index in indices:
-            header = self._opening.answer_header
-            await self._write(
-                DocumentRequest(
-                    **header, index=index, in_conversation=in_conversation, joined=joined
-                )
-            )
-
-    async def begin(self) -> DocumentKv:
-        """Return the header of the next document that was asked for; its chunks follow."""
-        part = await self._part()
-        if not isinstance(part, DocumentKv):
-            raise _broken("a chunk before it was said of what")
+    async def part(self, kind: type[Part]) -> Part:
+        """Return the next part, which is of this kind."""
+        try:
+            part = part_from_proto((await self._read("part")).part)
+        except InvalidArgument as error:
+            raise _broken(str(error)) from None
+        if not isinstance(part, kind):
+            raise _broken(f"{type(part).__name__} instead of {kind.__name__}")
         return part
 
-    async def chunk(self) -> bytes:
-        part = await self._part()
-        if not isinstance(part, bytes):
-            raise _broken("another document among the chunks")
-        return part
-
-    async def _part(self) -> KvPart:
-        message = await self._read()
-        if not isinstance(message, DocumentPart):
-            raise _broken(f"{type(message).__name__} instead of a document's part")
-        return message.part
-
-    async def _write(self, message: DeviceMessage) -> None:
-        frame = self._codec.encode(message)
-        self._traffic.uplink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+    async def write(self, request: pb.FetchDocumentsRequest) -> None:
+        self._traffic.uplink_bytes += request.ByteSize() + FRAME_HEADER_BYTES
         # Where it can no longer be written the reader sees the status.
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await self._call.write(frame)
+            await self._call.write(request)
 
-    async def _read(self) -> CloudSideMessage:
+    async def _read(self, expected: str) -> pb.FetchDocumentsResponse:
         try:
-            frame = await self._call.read()
-            if frame is grpc.aio.EOF:
+            answer = await self._call.read()
+            if answer is grpc.aio.EOF:
                 raise self._ended(
                     await self._call.code(),
                     await self._call.details() or "",
@@ -274,15 +238,13 @@ class _CloudStream:
                 )
         except grpc.aio.AioRpcError as error:
             words = error.details() or ""
-            metadata = error.trailing_metadata()
-            raise self._ended(error.code(), words, metadata) from None
-        if frame is None:  # how grpc.aio says that the bytes were no such message
+            raise self._ended(error.code(), words, error.trailing_metadata()) from None
+        if not isinstance(answer, pb.FetchDocumentsResponse):  # how grpc.aio says what it was not
             raise _broken("the bytes are no protobuf message")
-        self._traffic.downlink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
-        try:
-            return self._codec.decode(frame)
-        except InvalidArgument as error:
-            raise _broken(str(error)) from None
+        self._traffic.downlink_bytes += answer.ByteSize() + FRAME_HEADER_BYTES
+        if (name := answer.WhichOneof("message")) != expected:
+            raise _broken(f"{name} instead of {expected}")
+        return answer
 
     def _ended(self, code: grpc.StatusCode, details: str, metadata: Any) -> Rejected:
         code, details = actual_status(code, details)
@@ -291,27 +253,13 @@ class _CloudStream:
         return _ended(code, words, again_s)
 
 
-async def _answer(call: Any, expected: str) -> None:
-    """Wait for the decoder's next answer; raise its status where it ended the call instead."""
-    answer = await call.read()
-    if isinstance(answer, pb.ImportDocumentResponse) and answer.WhichOneof("message") == expected:
-        return
-    if answer is not grpc.aio.EOF:
-        raise Rejected(grpc.StatusCode.DATA_LOSS, f"decoder: did not say {expected}")
-    raise _refused(await call.code(), await call.details() or "ended the call")
-
-
 def _refused(code: grpc.StatusCode, details: str) -> Rejected:
-    """Return why the decoder did not take a document in. What is wrong with it is the cloud's
+    """Return why the decoder did not take documents in. What is wrong with them is the cloud's
     fault."""
     code, details = actual_status(code, cleaned(details))
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return _broken(details)
     return upstream_rejection(code, f"decoder: {details}")
-
-
-def _part(part: KvPart) -> pb.ImportDocumentRequest:
-    return pb.ImportDocumentRequest(part=part_to_proto(part))
 
 
 def _ended(code: grpc.StatusCode, details: str, again_s: float | None = None) -> Rejected:
@@ -327,97 +275,119 @@ def _broken(why: str) -> Rejected:
     return Rejected(grpc.StatusCode.DATA_LOSS, f"the cloud violated the protocol: {why}")
 
 
-class ExportedDocuments:
-    """One device's stream that asks for documents."""
+async def documents_asked(stream: FetchStream) -> pb.FindDocuments:
+    """Read what a device's stream begins with, which costs nothing yet. Raises InvalidArgument."""
+    find = (await stream.first(pb.FetchDocumentsRequest, "find")).find
+    if len(find.query) > MAX_QUERY_CHARACTERS:
+        raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
+    check_count(find.documents, MAX_DOCUMENTS, "documents")
+    if find.HasField("document_kv"):
+        model_from_proto(find.document_kv, "document_kv")
+    return find
 
-    def __init__(
-        self,
-        collaboration: Collaboration,
-        *,
-        decoder: Connection,
-        deadline_s: float,
-        headers: Sent = None,
-    ) -> None:
-        self._opening = collaboration.opening
-        self._codec = collaboration.codec
-        self._stream = collaboration.stream
-        self._decoder = decoder
-        self._deadline_s = deadline_s
-        self._headers = headers
 
-    async def serve(self, search: Callable[[], Awaitable[tuple[ContextDocument, ...]]]) -> None:
-        """Send what `search` finds, until the device cancels or half-closes. Raises Rejected,
-        KvModelMismatch, KvUnavailable or InvalidArgument."""
-        opening = self._opening
-        if opening.document_kv is not None:
-            await self._check_model(opening.document_kv)
-        documents = await search()
-        await self._stream.write(self._codec.encode(_opened(opening, documents)))
-        if opening.document_kv is None:
-            return
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                while (wanted := await self._next_wanted(len(documents))) is not None:
-                    end = len(documents) if wanted.joined else wanted.index + 1
-                    sequence = [
-                        replace(document, in_conversation=wanted.in_conversation)
-                        for document in documents[wanted.index : end]
-                    ]
-                    await self._relay(sequence, opening.document_kv)
-        except TimeoutError:
-            why = f"document_kv: not over after {self._deadline_s:g} s"
-            raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
-
-    async def _check_model(self, user: KvModel) -> None:
-        here = await look_up_documents(self._decoder, (), self._deadline_s, self._headers)
+async def give_documents(
+    stream: FetchStream,
+    find: pb.FindDocuments,
+    search: Search,
+    *,
+    decoder: Connection,
+    deadline_s: float,
+    headers: Sent = None,
+) -> None:
+    """Send the documents that `search` finds, and of those that the device then wants keys and
+    values from the cloud's `decoder`. Raises Rejected, KvModelMismatch, KvUnavailable or
+    InvalidArgument."""
+    user = None
+    if find.HasField("document_kv"):
+        user = model_from_proto(find.document_kv, "document_kv")
+        here = await look_up_documents(decoder, (), deadline_s, headers)
         if not here.exports:
             raise KvUnavailable("document_kv: the cloud's decoder gives no keys and values out")
         model_from_proto(here.model, "model").check_used_by(user)
-
-    async def _next_wanted(self, count: int) -> DocumentRequest | None:
-        """Return the device's next request for a document; None when it is done."""
-        frame = await self._stream.read()
-        if not isinstance(frame, aggregator_pb2.CollaborateRequest):  # EOF
-            return None
-        message = self._codec.decode(frame)
-        if isinstance(message, Cancel):
-            return None
-        if not isinstance(message, DocumentRequest):
-            raise InvalidArgument("message", "only documents can be asked for on this stream")
-        if message.index >= count:
-            raise InvalidArgument("index", f"{message.index} is none of {count} documents")
-        return message
-
-    async def _relay(self, sequence: Sequence[ContextDocument], user: KvModel) -> None:
-        """Send the keys and values of documents that stand in one sequence."""
-        document, *following = map(document_to_proto, sequence)
-        request = pb.ExportDocumentRequest(
-            document=document, following=following, model=model_to_proto(user)
-        )
-        async with self._decoder.channel() as channel:
-            call = pb_grpc.DecodingServiceStub(channel).ExportDocument(
-                request, timeout=self._deadline_s, metadata=self._headers
-            )
-            try:
-                async for answer in call:
-                    part = DocumentPart(
-                        **self._opening.answer_header, part=part_from_proto(answer.part)
-                    )
-                    await self._stream.write(self._codec.encode(part))
-            except grpc.aio.AioRpcError as error:
-                code, details = actual_status(error.code(), details_of(error))
-                raise upstream_rejection(code, f"decoder: {details}") from None
-            finally:
-                call.cancel()
+    documents = await search(find.query, find.documents)
+    found = pb.FoundDocuments(documents=map(document_to_proto, documents))
+    await stream.write(pb.FetchDocumentsResponse(found=found))
+    if user is None:
+        return
+    try:
+        async with asyncio.timeout(deadline_s):
+            for sequence in await _wanted(stream, documents):
+                await _relay(stream, sequence, user, decoder, deadline_s, headers)
+    except TimeoutError:
+        why = f"document_kv: not over after {deadline_s:g} s"
+        raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
 
 
-def _opened(
-    opening: CollaborationOpen, documents: Sequence[ContextDocument]
-) -> CollaborationOpened:
-    return CollaborationOpened(
-        **opening.answer_header,
-        log_mass=-float("inf"),
-        max_tokens=opening.request.max_tokens,
-        documents=len(documents),
-        texts=tuple(documents),
+async def _wanted(
+    stream: FetchStream, documents: Sequence[ContextDocument]
+) -> list[Sequence[ContextDocument]]:
+    """Return the sequences that the device wants; none if it half-closes instead."""
+    request = await stream.read()
+    if not isinstance(request, pb.FetchDocumentsRequest):  # EOF
+        return []
+    if not request.HasField("want"):
+        raise InvalidArgument("message", "keys and values must be asked for next")
+    want = request.want
+    in_place = [replace(each, in_conversation=want.in_conversation) for each in documents]
+    sequences = sequences_of(in_place, joined=want.joined)
+    check_count(len(want.sequences), len(sequences), "sequences")
+    for index in want.sequences:
+        if index >= len(sequences):
+            raise InvalidArgument("sequences", f"{index} is none of {len(sequences)}")
+    return [sequences[index] for index in want.sequences]
+
+
+async def _relay(
+    stream: FetchStream,
+    sequence: Sequence[ContextDocument],
+    user: KvModel,
+    decoder: Connection,
+    deadline_s: float,
+    headers: Sent,
+) -> None:
+    """Send the keys and values of documents that stand in one sequence."""
+    request = decoding_pb2.ExportDocumentsRequest(
+        documents=map(document_to_proto, sequence), model=model_to_proto(user)
     )
+    async with decoder.channel() as channel:
+        call = decoding_pb2_grpc.DecodingServiceStub(channel).ExportDocuments(
+            request, timeout=deadline_s, metadata=headers
+        )
+        try:
+            async for part in call:
+                await stream.write(pb.FetchDocumentsResponse(part=part))
+        except grpc.aio.AioRpcError as error:
+            code, details = actual_status(error.code(), details_of(error))
+            raise upstream_rejection(code, f"decoder: {details}") from None
+        finally:
+            call.cancel()
+
+
+def sequences_of(
+    documents: Sequence[ContextDocument], *, joined: bool
+) -> list[Sequence[ContextDocument]]:
+    """Return what is decoded, and sent, together."""
+    return [documents] if joined and documents else [[document] for document in documents]
+
+
+async def look_up_documents(
+    decoder: Connection,
+    documents: Sequence[ContextDocument],
+    deadline_s: float,
+    headers: Sent,
+    *,
+    joined: bool = False,
+) -> decoding_pb2.LookUpDocumentsResponse:
+    """Return a decoder's model, and which documents it has cached; `joined`: whether it has the one
+    sequence of all of them. Raises Rejected."""
+    request = decoding_pb2.LookUpDocumentsRequest(
+        documents=map(document_to_proto, documents), joined=joined
+    )
+    try:
+        async with decoder.channel() as channel:
+            return await decoding_pb2_grpc.DecodingServiceStub(channel).LookUpDocuments(
+                request, timeout=deadline_s, metadata=headers
+            )
+    except grpc.aio.AioRpcError as error:
+        raise upstream_rejection(error.code(), f"decoder: {details_of(error)}") from None

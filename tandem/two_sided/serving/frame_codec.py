@@ -5,11 +5,14 @@ could get wrong is checked, lengths before contents, and InvalidArgument names t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.wire.common_codec import same_fields
+
+Sent = TypeVar("Sent", bound=Frame)
+Received = TypeVar("Received", bound=Frame)
 
 
 def _nothing_more(part: Any, message: Any = None) -> dict[str, Any]:
@@ -32,6 +35,28 @@ CANCEL = FramePart("cancel", Cancel)
 PING = FramePart("ping", Ping, ("nonce",))
 PONG = FramePart("pong", Pong, ("nonce",))
 GOING_AWAY = FramePart("going_away", GoingAway, ("grace_s",))
+
+
+class FrameCodec(Generic[Sent, Received]):
+    """One end of a stream: writes the kinds of messages that it sends as frames of one type, reads
+    those that it receives."""
+
+    def __init__(
+        self, frame_type: type[Any], sent: Sequence[FramePart], received: Sequence[FramePart]
+    ) -> None:
+        self._frame_type = frame_type
+        self._sent = sent
+        self._received = received
+
+    def encode(self, message: Sent) -> Any:
+        """Return the frame of a message."""
+        return encode_frame(self._frame_type, self._sent, message)
+
+    def decode(self, frame: Any) -> Received:
+        """Return the message of a frame. Raises InvalidArgument naming the field for anything no
+        honest peer would send."""
+        message: Received = decode_frame(frame, self._received)
+        return message
 
 
 def encode_frame(frame_type: type[Any], parts: Sequence[FramePart], message: Frame) -> Any:

@@ -18,8 +18,6 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
-    DocumentPart,
-    DocumentRequest,
     Fetch,
     SentProbs,
     SideDraftFrame,
@@ -30,7 +28,6 @@ from tandem.two_sided.protocol.presets import (
     AggregationMode,
     AggregationPreset,
     DocumentContext,
-    DocumentTransfer,
     LocalProbs,
     Placement,
     Sources,
@@ -38,12 +35,6 @@ from tandem.two_sided.protocol.presets import (
 from tandem.two_sided.protocol.top_list import TopList, received_list
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
-    document_from_proto,
-    document_to_proto,
-    model_from_proto,
-    model_to_proto,
-    part_from_proto,
-    part_to_proto,
     probs_choices_from_proto,
     probs_choices_to_proto,
     probs_from_payload,
@@ -54,11 +45,10 @@ from tandem.two_sided.serving.frame_codec import (
     GOING_AWAY,
     PING,
     PONG,
+    FrameCodec,
     FramePart,
     check_log_mass,
     check_seconds,
-    decode_frame,
-    encode_frame,
 )
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
@@ -73,7 +63,6 @@ from tandem.wire.common_codec import (
     token_sources_to_proto,
 )
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
-from tandem_api.decoding.v1 import decoding_pb2
 
 _MODES = numbers_of(AggregationMode, pb.Agreement, "AGREEMENT")
 _PLACEMENTS = numbers_of(Placement, pb.Placement, "PLACEMENT")
@@ -91,86 +80,54 @@ _REQUEST_FIELDS = (
 )
 _PRESET_FIELDS = ("ahead", "top", "reweigh_every")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
-_WANTED_FIELDS = ("index", "in_conversation", "joined")
 _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
 """Fields of the same name in a message here and on the wire."""
 
 
-class DeviceCodec:
+_OF_CLOUD = (FramePart("opened", CollaborationOpened, _OPENED_FIELDS), GOING_AWAY, PONG)
+
+
+class DeviceCodec(FrameCodec[DeviceMessage, CloudSideMessage]):
     """The device's end of one stream: encodes its frames, decodes the cloud's."""
 
     def __init__(self, vocabulary_size: int, probs: LocalProbs) -> None:
         both_ways = _both_ways(vocabulary_size, probs)
-        self._sent = (
-            FramePart("open", CollaborationOpen, ("log_mass",), write=_write_open),
-            *both_ways,
-            FramePart("document_wanted", DocumentRequest, _WANTED_FIELDS),
-            CANCEL,
-            PING,
-        )
-        self._received = (
-            FramePart("opened", CollaborationOpened, _OPENED_FIELDS, read=_read_opened),
-            *both_ways,
-            FramePart("document_part", DocumentPart, read=_read_document_part),
-            GOING_AWAY,
-            PONG,
+        opening = FramePart("open", CollaborationOpen, ("log_mass",), write=_write_open)
+        opened = FramePart("opened", CollaborationOpened, _OPENED_FIELDS, read=_read_opened)
+        super().__init__(
+            pb.CollaborateRequest,
+            sent=(opening, *both_ways, CANCEL, PING),
+            received=(opened, *both_ways, GOING_AWAY, PONG),
         )
 
-    def encode(self, message: DeviceMessage) -> pb.CollaborateRequest:
-        frame: pb.CollaborateRequest = encode_frame(pb.CollaborateRequest, self._sent, message)
-        return frame
 
-    def decode(self, frame: pb.CollaborateResponse) -> CloudSideMessage:
-        """Read a frame. Raises InvalidArgument naming the field for anything no honest cloud would
-        send."""
-        message: CloudSideMessage = decode_frame(frame, self._received)
-        return message
-
-
-class CloudSideCodec:
+class CloudSideCodec(FrameCodec[CloudSideMessage, DeviceMessage]):
     """The cloud's end of one stream: decodes the device's frames, encodes its own."""
 
     def __init__(self) -> None:
-        self._opening: CollaborationOpen | None = None
-        self._both_ways = _both_ways(0, LocalProbs())
-        self._received: tuple[FramePart, ...] = (
-            FramePart("open", CollaborationOpen, ("log_mass",), read=self._read_open),
-            FramePart("document_wanted", DocumentRequest, _WANTED_FIELDS),
-            CANCEL,
-            PING,
-        )
+        self._probs: LocalProbs | None = None
+        opening = FramePart("open", CollaborationOpen, ("log_mass",), read=self._read_open)
+        super().__init__(pb.CollaborateResponse, _OF_CLOUD, received=(opening, CANCEL, PING))
 
     def opened(self, vocabulary_size: int) -> None:
-        """Take the vocabulary of the session's decoder, which is open now. Until then the device's
-        drafts, targets and fetches are refused."""
-        probs = LocalProbs() if self._opening is None else self._opening.request.preset.probs
-        self._both_ways = _both_ways(vocabulary_size, probs)
-        self._received += self._both_ways
+        """Take the vocabulary of the session's decoder, which is open now. Until then drafts,
+        targets and fetches are refused."""
+        both_ways = _both_ways(vocabulary_size, self._probs or LocalProbs())
+        self._sent = (*_OF_CLOUD, *both_ways)
+        self._received = (*self._received, *both_ways)
 
     def decode(self, frame: pb.CollaborateRequest) -> DeviceMessage:
-        """Read it. Raises InvalidArgument naming the field."""
-        message: DeviceMessage = decode_frame(frame, self._received)
+        message = super().decode(frame)
         if isinstance(message, CollaborationOpen):
-            request = replace(message.request, session=message.session)
-            message = self._opening = replace(message, request=request)
-            self._both_ways = _both_ways(0, request.preset.probs)
+            return replace(message, request=replace(message.request, session=message.session))
         return message
 
-    def encode(self, message: CloudSideMessage) -> pb.CollaborateResponse:
-        sent = (
-            FramePart("opened", CollaborationOpened, _OPENED_FIELDS, write=_write_opened),
-            *self._both_ways,
-            FramePart("document_part", DocumentPart, write=_write_document_part),
-            GOING_AWAY,
-            PONG,
-        )
-        frame: pb.CollaborateResponse = encode_frame(pb.CollaborateResponse, sent, message)
-        return frame
-
     def _read_open(self, message: pb.CollaborationOpen) -> dict[str, Any]:
-        if self._opening is not None:
+        if self._probs is not None:
             raise InvalidArgument("open", "the stream is open already")
-        return _read_open(message)
+        fields = _read_open(message)
+        self._probs = fields["request"].preset.probs
+        return fields
 
 
 def _both_ways(vocabulary_size: int, choices: LocalProbs) -> tuple[FramePart, ...]:
@@ -258,21 +215,12 @@ def _write_open(message: pb.CollaborationOpen, opening: CollaborationOpen) -> No
             agreement=_MODES[preset.mode],
             placement=_PLACEMENTS[preset.placement],
             sources=_SOURCES[preset.sources],
-            documents_travel=preset.transfer is not DocumentTransfer.NONE,
             joined=preset.context is DocumentContext.JOINED,
         )
     )
     probs_choices_to_proto(message, preset.probs)
     if request.processors.active:
         message.processors.CopyFrom(processors_to_proto(request.processors))
-    if opening.document_kv is not None:
-        message.document_kv.CopyFrom(model_to_proto(opening.document_kv))
-
-
-def _transfer_from_proto(message: pb.CollaborationOpen) -> DocumentTransfer:
-    if not message.documents_travel:
-        return DocumentTransfer.NONE
-    return DocumentTransfer.KV if message.HasField("document_kv") else DocumentTransfer.TEXT
 
 
 def _check_counts(message: pb.CollaborationOpen) -> None:
@@ -295,14 +243,12 @@ def _read_open(message: pb.CollaborationOpen) -> dict[str, Any]:
         probs=probs_choices_from_proto(message),
         placement=choice_of(_PLACEMENTS, message.placement, "placement"),
         sources=choice_of(_SOURCES, message.sources, "sources"),
-        transfer=_transfer_from_proto(message),
         context=DocumentContext.JOINED if message.joined else DocumentContext.SEPARATE,
     )
     preset.validate()
     sampling = sampling_from_proto(message.sampling)
-    if not message.documents_travel:
-        _check_text(message)
-        sampling.validate(message.vocabulary_size)
+    _check_text(message)
+    sampling.validate(message.vocabulary_size)
     request = AggregationRequest(
         **same_fields(message, _REQUEST_FIELDS),
         session=0,
@@ -312,10 +258,7 @@ def _read_open(message: pb.CollaborationOpen) -> dict[str, Any]:
         processors=processors_from_proto(message.processors),
     )
     check_log_mass(message.log_mass)
-    kv_model = None
-    if preset.transfer is DocumentTransfer.KV:
-        kv_model = model_from_proto(message.document_kv, "document_kv")
-    return {"request": request, "document_kv": kv_model}
+    return {"request": request}
 
 
 def _check_text(message: pb.CollaborationOpen) -> None:
@@ -327,21 +270,8 @@ def _check_text(message: pb.CollaborationOpen) -> None:
         check_token_ids(getattr(message, field), message.vocabulary_size, field)
 
 
-def _write_opened(message: pb.CollaborationOpened, opened: CollaborationOpened) -> None:
-    message.texts.extend(map(document_to_proto, opened.texts))
-
-
 def _read_opened(opened: pb.CollaborationOpened) -> dict[str, Any]:
     if opened.max_tokens < 1:
         raise InvalidArgument("max_tokens", "must be at least 1")
     check_log_mass(opened.log_mass)
-    check_count(len(opened.texts), MAX_DOCUMENTS, "texts")
-    return {"texts": tuple(map(document_from_proto, opened.texts))}
-
-
-def _write_document_part(message: decoding_pb2.DocumentPart, wanted: DocumentPart) -> None:
-    message.CopyFrom(part_to_proto(wanted.part))
-
-
-def _read_document_part(message: decoding_pb2.DocumentPart) -> dict[str, Any]:
-    return {"part": part_from_proto(message)}
+    return {}

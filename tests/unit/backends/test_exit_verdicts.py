@@ -10,9 +10,10 @@ from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyTask
-from tandem.specdec.judge import EarlyJudge, Judge, chain_steps
-from tandem.specdec.messages import EarlyVerdict, Frame
+from tandem.specdec.judge import Judge, chain_steps
+from tandem.specdec.messages import Frame
+from tandem.specdec.rounds.exits import EarlyJudge
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import (
     GumbelCouplingRule,
     LosslessSparsePayload,
@@ -21,6 +22,7 @@ from tandem.specdec.rules import (
     RejectionRule,
     TokenPayload,
 )
+from tandem.specdec.verify_task import VerifyTask
 from tests.unit.backends.reference_models import CONTEXT, tokens
 from tests.unit.backends.test_exits import engine_of, reference
 

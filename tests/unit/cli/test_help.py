@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import SERVICES, main
-from tandem.commands import help_groups, service_help
+from tandem.commands import help_groups
 from tandem.commands.help_groups import OTHER, GroupedCommand, OptionGroup
 from tandem.commands.presets import OF_DOCUMENTS, OTHERS, USUAL
 from tandem.generation.request import CLOUD_ALONE_PRESET, DEFAULT_PRESET, RAG_PRESET
@@ -50,9 +50,8 @@ def test_options_stand_in_groups_and_the_rare_ones_wait_for_help_all(command: st
 
 
 def test_each_option_is_in_one_group() -> None:
-    for groups in (help_groups.GROUPS, service_help.GROUPS):
-        names = [name for group in groups for name in (*group.usual, *group.rare)]
-        assert len(names) == len(set(names))
+    names = [name for group in help_groups.GROUPS for name in (*group.usual, *group.rare)]
+    assert len(names) == len(set(names))
 
 
 def test_the_preset_is_explained_by_the_three_that_most_people_need() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import (
@@ -122,3 +124,22 @@ def test_the_hash_before_each_position_is_kept() -> None:
     tokens = PrefixedTokens((5, 6, 7))
     hashes = [extend_prefix(EMPTY_PREFIX, (5, 6, 7)[:position]) for position in range(4)]
     assert [tokens.prefix_at(position) for position in range(4)] == hashes
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1),
+    st.lists(st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), max_size=5)), max_size=12),
+)
+def test_what_was_asked_of_before_changes_no_hash(
+    first: list[int], steps: list[int | list[int]]
+) -> None:
+    tokens = PrefixedTokens(first)
+    text = list(first)
+    for step in steps:
+        if isinstance(step, int):
+            tokens.append(step)
+            text.append(step)
+            assert tokens.prefix_at(len(text)) == tokens.prefix
+        else:
+            assert tokens.prefix_with(step) == extend_prefix(EMPTY_PREFIX, [*text, *step])
+        assert tokens.prefix == extend_prefix(EMPTY_PREFIX, text)

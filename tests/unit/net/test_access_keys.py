@@ -121,7 +121,7 @@ def test_a_key_is_good_for_its_scopes_alone() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ("", "line 2 has no scopes; 'tandem keys HOLDER --scope SCOPE --same-key"),
+        ("", "line 2 has no scopes=SCOPE,…"),
         (" scopes=", "line 2: scopes: '' is not one of generate, verify, decode, documents:read,"),
         (" scopes=verify,all", "line 2: scopes: 'all' is not one of generate"),
         (" scopes=verify sope=2", "line 2: 'sope' is not a field of a key; known: "),
@@ -130,12 +130,7 @@ def test_a_key_is_good_for_its_scopes_alone() -> None:
     ],
 )
 def test_a_field_that_is_missing_or_strange_is_named(fields: str, words: str) -> None:
-    """A key of an older release has no scopes, and is refused: any guess would be wrong."""
+    """A key without scopes is refused, too: any guess would be wrong."""
     with pytest.raises(InvalidArgument) as refusal:
         parse_keys(f"# keys\nedge {hash_key(KEYS[0])}{fields}\n")
     assert words in str(refusal.value)
-
-
-def test_a_key_without_scopes_that_may_lack_them_is_good_for_nothing() -> None:
-    caller = parse_keys(f"edge {hash_key(KEYS[0])}", may_lack_scopes=True).caller(KEYS[0])
-    assert caller == Caller("edge", frozenset())

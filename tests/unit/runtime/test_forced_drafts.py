@@ -18,13 +18,13 @@ from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftJob, DraftRequest, VerifyJob
-from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.predicted_text import PredictedText, PredictionProposer
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS, TextDrafts
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of

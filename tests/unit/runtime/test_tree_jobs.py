@@ -13,7 +13,6 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftRequest, VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
-from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
@@ -22,6 +21,7 @@ from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.proposers import TextDrafts
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
 from tandem.specdec.text_memory import TextMemory
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 12

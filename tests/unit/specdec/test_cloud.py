@@ -10,22 +10,22 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule
-from tandem.specdec.cloud import CloudMachine, VerifyTask
+from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.judge import Judge, Verification
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     Committed,
     EdgeMessage,
-    FullDistribution,
     GoingAway,
-    NeedFullDistribution,
     Ping,
     Pong,
     Work,
 )
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.rounds.messages import FullDistribution, NeedFullDistribution
 from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload, Replacement
+from tandem.specdec.verify_task import VerifyTask
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
 from tests.virtual_time.cloud_frames import (

@@ -204,3 +204,19 @@ def test_where_others_share_the_passes_it_leaves_drafting_to_an_edge_that_drafts
         pass_of(cloud)
     assert drafted_after == [False, False, True, True], "until it has stopped to"
     assert V > 0
+
+
+def test_what_a_pass_waits_for_is_drafted() -> None:
+    """Whether others share the passes may change between the two questions: another thread counts
+    them."""
+    verifier = Verifier()
+    cloud = verifier.begun()
+    verifier.passes.alone = False
+    said = len(cloud.committed) - 2
+    cloud.receive(draft_after(cloud, RIGHT[said : said + 4]))
+    pass_of(cloud)
+    assert cloud.draft_task() is None, "the edge drafts"
+    verifier.passes.alone = True
+    assert cloud.work() is None
+    verifier.passes.alone = False
+    assert task_of(cloud) is task_of(cloud)

@@ -12,12 +12,14 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.cloud import CloudMachine, VerifyTask
+from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
-from tandem.specdec.judge import early_payload_rule
-from tandem.specdec.messages import Cancel, Committed, EarlyVerdict, Work
+from tandem.specdec.messages import Cancel, Committed, Work
+from tandem.specdec.rounds.exits import early_payload_rule
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import Proposal, acceptance_rule
+from tandem.specdec.verify_task import VerifyTask
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.edge_frames import (

@@ -28,20 +28,22 @@ from tandem.specdec.messages import (
     Cancel,
     Committed,
     Drafts,
-    EarlyVerdict,
-    FullDistribution,
     GoingAway,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
-    Recovered,
     Work,
 )
 from tandem.specdec.observers import Settled
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    NeedFullDistribution,
+    Recovered,
+)
 from tandem.specdec.text import CommittedText
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
@@ -52,10 +54,12 @@ from tests.virtual_time.edge_frames import (
     SPLIT,
     STREAM,
     TIMES,
+    OpenedEdge,
     draft,
     drafts_of,
     edge_of,
     frame_of,
+    opened_for,
     sent,
     tokens_of,
     verdict_of,
@@ -262,7 +266,7 @@ def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
 
 
 def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
-    edge = edge_of(preset("ar"), LostCloud.FAIL)
+    edge = edge_of(preset("ar"), LostCloud.FAIL, opened=False)
     edge.connect(0.0)
     now_s = 0.0
     outputs: list[EdgeOutput] = []
@@ -279,7 +283,7 @@ def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
 @pytest.mark.parametrize("policy", LostCloud)
 def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) -> None:
     """It held the request to its deadline, whatever the policy."""
-    edge = edge_of(PRESETS[name], policy, max_tokens=40)
+    edge = edge_of(PRESETS[name], policy, max_tokens=40, opened=False)
     pongs: list[int] = []
     streams = 0
     for step in range(3_000):  # ten minutes
@@ -311,7 +315,7 @@ def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) 
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) -> None:
     """As beside a draft model whose engine embeds somebody's images for a minute."""
-    edge = edge_of(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40)
+    edge = edge_of(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40, opened=False)
     edge.connect(0.0)
     edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1)
     task = edge.work(0.1)
@@ -398,7 +402,7 @@ def test_what_drafts_no_chains_has_no_use_for_a_prediction(name: str) -> None:
 
 
 def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None:
-    edge = edge_of(preset("coupled", 2), max_tokens=40, predicted=(0, 1) * 20)
+    edge = edge_of(preset("coupled", 2), max_tokens=40, predicted=(0, 1) * 20, opened=False)
     (opening,) = sent(edge.connect(0.0))
     assert opening.settings.window == 64
     edge.receive(Opened(*frame_of(edge), 32, 64, frozenset(), "scripted"), 0.0)
@@ -474,7 +478,9 @@ def test_alone_nothing_is_committed_that_is_remembered() -> None:
 @pytest.mark.parametrize("name", ["auto", "stream"])
 def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
     """Even the cloud alone, with which `auto` begins: those drafts cost nothing."""
-    edge = edge_of(PRESETS[name], max_tokens=60, prompt_ids=SAID[:40], remembered=[SAID])
+    edge = edge_of(
+        PRESETS[name], max_tokens=60, prompt_ids=SAID[:40], remembered=[SAID], opened=False
+    )
     (opening,) = sent(edge.connect(0.0))
     assert opening.settings.window == 64
     edge.receive(Opened(*frame_of(edge), 32, 200, frozenset(), "scripted"), 0.0)
@@ -496,7 +502,7 @@ def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
 
 
 def test_without_a_memory_auto_begins_with_the_cloud_alone() -> None:
-    edge = edge_of(PRESETS["auto"], max_tokens=60, prompt_ids=SAID[:40])
+    edge = edge_of(PRESETS["auto"], max_tokens=60, prompt_ids=SAID[:40], opened=False)
     (opening,) = sent(edge.connect(0.0))
     assert opening.settings.window == PRESETS["auto"].schedule.window
     edge.receive(Opened(*frame_of(edge), 32, 200, frozenset(), "scripted"), 0.0)
@@ -696,7 +702,7 @@ def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None
 
 
 def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
-    edge = edge_of(preset("cloud-draft"))
+    edge = edge_of(preset("cloud-draft"), opened=False)
     edge.connect(0.0)
     opened = Opened(*frame_of(edge), 64, 512, frozenset(), "target")
     with pytest.raises(FailedPrecondition, match="cloud_drafts"):
@@ -726,7 +732,7 @@ def test_a_token_that_the_edge_drew_tells_its_likelihood_and_the_likeliest() -> 
     """A caller who asks for top_logprobs gets them for these tokens too."""
     request = request_for(preset("dssd-full", 2), MODELS)
     params = replace(request.params, logprobs=True, top_logprobs=1)
-    edge = EdgeMachine(replace(request, params=params), Liveness(LostCloud.WAIT, TIMES, now=0.0))
+    edge = OpenedEdge(replace(request, params=params), Liveness(LostCloud.WAIT, TIMES, now=0.0))
     edge.connect(0.0)
     draft(edge, 0, 1)
     target = np.array([0.0, 0.25, 0.75], dtype=np.float32)
@@ -823,7 +829,7 @@ def test_a_round_begins_with_its_drafting() -> None:
 
 
 def test_auto_asks_for_the_round_trip_once_a_second() -> None:
-    edge = edge_of(PRESETS["auto"])
+    edge = edge_of(PRESETS["auto"], opened=False)
     assert [type(message) for message in sent(edge.connect(0.0))] == [Open]
     asked = sent(edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1))
     assert asked == [Ping(*frame_of(edge), nonce=1)]
@@ -839,7 +845,7 @@ def test_auto_asks_for_the_round_trip_once_a_second() -> None:
 
 
 def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
-    edge = edge_of(PRESETS["auto"], max_tokens=200)
+    edge = edge_of(PRESETS["auto"], max_tokens=200, opened=False)
     pongs: list[tuple[float, int]] = []
 
     def hear(outputs: list[EdgeOutput], now: float) -> None:
@@ -860,8 +866,25 @@ def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
     assert edge.controller.estimates.rtt_s == pytest.approx(1.7)
 
 
+def test_no_text_comes_before_opened() -> None:
+    """Whether the cloud can do what is asked for is checked when it takes the session."""
+    edge = edge_of(preset("cloud-draft"), opened=False)
+    edge.connect(0.0)
+    before = edge.committed.since(0)
+    with pytest.raises(ProtocolError, match="Committed before Opened"):
+        edge.receive(tokens_of(edge, 1), 0.1)
+    assert edge.committed.since(0) == before
+    assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.2) == [Reconnect(lost=False)]
+    edge.connect(0.3)
+    edge.receive(opened_for(edge), 0.4)
+    edge.lost(0.5)
+    edge.connect(0.6)
+    with pytest.raises(ProtocolError, match="Committed before Opened"):
+        edge.receive(tokens_of(edge, 1), 0.7)
+
+
 def test_opened_comes_once_on_a_stream() -> None:
-    edge = edge_of(PRESETS["auto"])
+    edge = edge_of(PRESETS["auto"], opened=False)
     edge.connect(0.0)
     opened = Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted")
     edge.receive(opened, 0.1)

@@ -15,24 +15,22 @@ from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, extend_prefix
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud import CloudMachine, CloudModel, State, check_open
-from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.cloud import CloudMachine, State
+from tandem.specdec.cloud_checks import CloudModel, check_open
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LostCloud
 from tandem.specdec.messages import (
     Cancel,
     Committed,
     Drafts,
-    FullDistribution,
     GenerationParams,
-    HiddenStates,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
     Work,
 )
+from tandem.specdec.rounds.messages import FullDistribution, HiddenStates, NeedFullDistribution
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,
@@ -49,6 +47,7 @@ from tests.virtual_time.edge_frames import (
     SPARSE,
     SPLIT,
     TIMES,
+    OpenedEdge,
     draft,
     edge_of,
     frame_of,
@@ -391,7 +390,7 @@ def test_a_prefix_that_another_request_left_is_not_fed_again() -> None:
 
 
 def test_an_edge_learns_the_target_s_name_from_its_cloud() -> None:
-    edge = edge_of(preset("ar"))
+    edge = edge_of(preset("ar"), opened=False)
     assert edge.target_name == ""
     edge.connect(0.0)
     edge.receive(Opened(*frame_of(edge), 8, 64, frozenset(), "scripted"), 0.0)
@@ -400,7 +399,7 @@ def test_an_edge_learns_the_target_s_name_from_its_cloud() -> None:
 
 def test_a_draft_that_the_edge_draws_again_is_the_same() -> None:
     """The seed says how; another generator may be given for tests."""
-    one = EdgeMachine(
+    one = OpenedEdge(
         request_for(preset("dssd-full", 2), MODELS, seed=4), Liveness(LostCloud.WAIT, TIMES, 0.0)
     )
     two = edge_of(preset("dssd-full", 2), seed=4)

@@ -13,9 +13,11 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
-from tandem.specdec.cloud import CloudMachine, State, VocabularyMismatch
-from tandem.specdec.messages import Drafts, EdgeMessage, NeedFullDistribution, Recovered
+from tandem.specdec.cloud import CloudMachine, State
+from tandem.specdec.cloud_checks import VocabularyMismatch
+from tandem.specdec.messages import Drafts, EdgeMessage
 from tandem.specdec.presets import Preset
+from tandem.specdec.rounds.messages import NeedFullDistribution, Recovered
 from tests.virtual_time.cases import model_pair, preset, scheduled, tree
 from tests.virtual_time.cloud_frames import (
     MODELS,

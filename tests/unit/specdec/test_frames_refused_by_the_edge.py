@@ -16,8 +16,9 @@ from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.checks import check_opened
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.liveness import Phase
-from tandem.specdec.messages import CloudMessage, Committed, FullDistribution, Opened
+from tandem.specdec.messages import CloudMessage, Committed, Opened
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.rounds.messages import FullDistribution
 from tandem.specdec.rules import Replacement
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import TokenIds, preset

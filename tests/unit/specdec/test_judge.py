@@ -10,9 +10,12 @@ import pytest
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyTask
-from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Preparation, Step, chain_steps
-from tandem.specdec.messages import Drafts, EarlyVerdict, Frame
+from tandem.specdec.judge import Judge, Step, chain_steps
+from tandem.specdec.messages import Drafts, Frame
+from tandem.specdec.rounds.exits import EarlyJudge
+from tandem.specdec.rounds.messages import EarlyVerdict
+from tandem.specdec.rounds.preverify import Preparation
+from tandem.specdec.rounds.trees import DraftTree
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,
@@ -20,6 +23,7 @@ from tandem.specdec.rules import (
     RejectionRule,
     TokenPayload,
 )
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 6

@@ -12,8 +12,8 @@ from tandem.core.stopping import FinishReason
 from tandem.specdec.choices import Control, Predraft, PredraftOrder, Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, Finish, Interrupt
-from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
     PROBS,

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array
-from tandem.specdec.cloud import check_open
+from tandem.specdec.cloud_checks import check_open
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LostCloud
@@ -27,7 +27,7 @@ from tandem.specdec.logprobs import (
 from tandem.specdec.messages import GenerationParams, Open, PromptLogprobs, TokenLogprob, Work
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, V, opened_cloud, opening
-from tests.virtual_time.edge_frames import TIMES, frame_of, tokens_of
+from tests.virtual_time.edge_frames import TIMES, OpenedEdge, frame_of, tokens_of
 from tests.virtual_time.lockstep import judgement_for, model_for, request_for
 
 ASKED = GenerationParams(max_tokens=4, logprobs=True, top_logprobs=2, prompt_logprobs=True)
@@ -168,9 +168,10 @@ def test_the_cloud_checks_that_before_a_session_costs_anything() -> None:
         check_open(opening(preset("ar"), params=asked), model_for(MODELS))
 
 
-def asking_edge() -> EdgeMachine:
+def asking_edge(*, opened: bool = True) -> EdgeMachine:
     request = replace(request_for(preset("ar"), MODELS), params=ASKED)
-    return EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
+    make = OpenedEdge if opened else EdgeMachine
+    return make(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
 
 
 def opening_of(outputs: list[EdgeOutput]) -> Open:
@@ -210,7 +211,7 @@ def test_the_edge_takes_log_probabilities_alone(told: TokenLogprob) -> None:
 
 
 def test_an_older_cloud_is_not_asked_for_them() -> None:
-    edge = asking_edge()
+    edge = asking_edge(opened=False)
     edge.connect(0.0)
     opened = replace(
         opened_cloud(preset("ar")).opened(),

@@ -16,8 +16,13 @@ from tandem.core.sparse_payload import FullPayload, SparsePayload, make_sparse_p
 from tandem.specdec.choices import Predraft
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
-from tandem.specdec.messages import EarlyVerdict, FullDistribution, NeedFullDistribution, Recovered
 from tandem.specdec.presets import Preset
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    NeedFullDistribution,
+    Recovered,
+)
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of, frame_of, sent, verdict_of
 

@@ -11,12 +11,14 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
-from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel, check_open
 from tandem.specdec.events import Reconnect
-from tandem.specdec.messages import Committed, HiddenStates, Open
+from tandem.specdec.messages import Committed, Open
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.split_uplink import TASK_TOKENS, SplitUplink
+from tandem.specdec.rounds.messages import HiddenStates
+from tandem.specdec.rounds.split_uplink import TASK_TOKENS, SplitUplink
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, check_refused, opened_cloud, opening, pass_of
 from tests.virtual_time.edge_frames import edge_of, sent, tokens_of

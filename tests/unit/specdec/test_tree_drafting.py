@@ -14,8 +14,8 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, Drafted, DraftTask, EdgeOutput, Interrupt
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Committed, Drafts, Open, Work
+from tandem.specdec.rounds.tree_drafting import TreeGrowth
 from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
-from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import preset, tree
 from tests.virtual_time.edge_frames import (
     PROBS,

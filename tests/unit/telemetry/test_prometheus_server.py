@@ -19,7 +19,6 @@ from tandem.telemetry.prometheus_server import (
     Aged,
     PrometheusServer,
     Sample,
-    freshest,
     labels_of,
     mean_of,
     window_s,
@@ -153,12 +152,6 @@ def test_labels_are_read_and_cannot_leave_their_quotes() -> None:
             labels_of(text)
 
 
-def test_what_was_measured_last_counts_wherever_it_comes_from() -> None:
-    assert freshest(None, None) is None
-    assert freshest(Aged(1.0, 20.0), Aged(2.0, 10.0), None) == 2.0
-    assert freshest(Aged(1.0, 5.0), Aged(2.0, 10.0)) == 1.0
-
-
 def test_a_number_is_as_old_as_the_middle_of_its_window() -> None:
     assert (window_s(QUEUE), window_s(ACCEPTANCE)) == (60.0, 900.0)
     assert mean_of([Sample(QUEUE, {}, 3.0)], QUEUE, {}) == Aged(3.0, 30.0)
@@ -172,7 +165,8 @@ def test_one_s_own_instance_is_preferred_and_others_models_do_not_count() -> Non
     ]
 
     def step(engine: str, instance: str) -> float | None:
-        return freshest(mean_of(samples, DRAFT_STEP, {"engine": engine}, {"instance": instance}))
+        mean = mean_of(samples, DRAFT_STEP, {"engine": engine}, {"instance": instance})
+        return None if mean is None else mean.value
 
     assert step("small", "a") == pytest.approx(0.1)
     assert step("small", "z") == pytest.approx(0.2), "not among them: all with its model"

@@ -48,6 +48,13 @@ async def logits_after(
         return await thread.call(lambda: _forward(thread.engine, sessions))
 
 
+async def logits_after_joined(store: DocumentStore, documents: Sequence[tuple[int, ...]]) -> Array:
+    """[1, vocabulary]: what follows PROMPT after the documents one after another."""
+    thread = store._thread
+    async with store.joined([StoredText(ids) for ids in documents]) as session:
+        return await thread.call(lambda: _forward(thread.engine, [session]))
+
+
 def _forward(engine: Engine, documents: Sequence[Session]) -> Array:
     group = DocumentGroup(engine, documents, ROOM)
     try:

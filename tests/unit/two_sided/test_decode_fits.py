@@ -37,10 +37,9 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         b"[]",
         b"[" * 100_000,
         b"\xff\xfe",
-        b'{"format": 2, "fits": {}}',
-        b'{"format": 1, "fits": {"moon": {}}}',
-        b'{"format": 1, "fits": {"device": {"model_name": "m", "documents": 2}}}',
-        b'{"format": 1, "fits": {"device": {"model_name": "m", "documents": 2, "numerator": -1,'
+        b'{"moon": {}}',
+        b'{"device": {"model_name": "m", "documents": 2}}',
+        b'{"device": {"model_name": "m", "documents": 2, "fit": {"numerator": -1,'
         b' "denominator": 1, "intercept_s": 0}}}',
     ],
 )

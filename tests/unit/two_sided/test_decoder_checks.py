@@ -9,7 +9,7 @@ import pytest
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.cloud import VocabularyMismatch
+from tandem.specdec.cloud_checks import VocabularyMismatch
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
 )

@@ -18,15 +18,13 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
-from tandem.two_sided.decoding import document_jobs
 from tandem.two_sided.decoding.document_jobs import (
     DecodeJob,
     DocumentGroup,
-    PrefillJob,
     group_kv_tokens,
     side_probs,
 )
@@ -47,8 +45,8 @@ WARM = SamplingParams()
 class Batched(ScriptedEngine):
     """A scripted engine that tells how many sequences each pass had."""
 
-    def __init__(self) -> None:
-        super().__init__(VOCABULARY, PROBS, context_length=64)
+    def __init__(self, context_length: int = 64) -> None:
+        super().__init__(VOCABULARY, PROBS, context_length=context_length)
         self.batches: list[int] = []
 
     def forward(
@@ -291,18 +289,47 @@ async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
     assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
 
 
-async def test_a_long_prompt_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_jobs, "ROWS_PER_PASS", 6)
+async def test_a_long_prompt_lets_others_have_their_turn() -> None:
+    """Each sequence's beginning goes in chunks of its own, between the passes of others."""
+    engine = Batched(context_length=1024)
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), 600)
+    prompt = tuple(number % VOCABULARY for number in range(520))
+    alone = engine.open(ROOM)
+    rule = GumbelCouplingRule(1)
+    judge = Judge(2, chain_steps([Proposal((3,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    engine.batches.clear()
+    async with engine_thread(engine) as thread:
+        work = DecodeTask(0, prompt, 520, 3, SHARES)
+        drafting = asyncio.create_task(decoded(thread, group, work))
+        for _ in range(4):  # until the passes of the prompt have begun
+            task = VerifyTask(0, (1, 2, 3), 2, 1, judge)
+            await thread.submit(VerifyJob(alone, task, SamplingParams())).future
+        drafts = await drafting
+    assert max(engine.batches) <= 4
+    assert drafts[0].token_id == mixture_after(DOCUMENTS, prompt).argmax()
+    assert [draft.kept for draft in drafts] == [520, 521, 522]
+
+
+async def test_a_pass_that_failed_is_repeated_from_where_all_sequences_were() -> None:
+    """An engine may have fed some of them before it failed."""
     engine = Batched()
     group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
-    async with engine_thread(engine) as thread:
-        drafts = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 3, SHARES))
-        assert engine.batches == [2, 1, 3, 3]
-        assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
-        engine.batches.clear()
-        done = await thread.submit(PrefillJob(engine, DOCUMENTS)).future
-    assert engine.batches == [1, 1, 1]  # 5, 3 and 4 tokens
-    assert [session.length for session in done.value] == [5, 3, 4]
+    job = DecodeJob(
+        group,
+        work=DecodeTask(0, PROMPT, 3, 2, SHARES),
+        sampling=WARM,
+        draw=likeliest,
+        on_draft=lambda draft, took_s: None,
+    )
+    engine.forward(job.requests()[:1])
+    assert not job.take_all(engine.forward(job.requests()))
+    engine.forward(job.requests()[:1])
+    assert job.take_all(engine.forward(job.requests()))
+    draft, _ = job.result()
+    assert draft is not None
+    assert draft.kept == group.length == 4
+    first = int(mixture_after(DOCUMENTS, PROMPT).argmax())
+    assert draft.token_id == mixture_after(DOCUMENTS, (*PROMPT, first)).argmax()
 
 
 def test_closing_a_group_keeps_the_documents() -> None:

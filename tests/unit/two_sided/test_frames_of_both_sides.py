@@ -28,7 +28,6 @@ from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpen,
     CollaborationOpened,
-    DocumentRequest,
     Fetch,
     KvModel,
     KvModelMismatch,
@@ -122,7 +121,6 @@ def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
         request=replace(REQUEST, committed_ids=(8, 9)),
         log_mass=0.25,
     )
-    assert found.document_kv is None
     assert found.answer_header == {
         "session": 7,
         "base": 5,
@@ -140,13 +138,11 @@ def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> N
 def test_what_a_frame_says_by_saying_nothing() -> None:
     opened = CollaborationOpened(1, 2, 9, log_mass=0.0, max_tokens=4)
     assert (opened.documents, opened.document_tokens) == (0, 0)
-    assert (opened.texts, opened.processes) == ((), False)
+    assert not opened.processes
     draft = SideDraftFrame(1, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
     assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
     target = TargetFrame(1, 2, 9, token_ids=(3,))
     assert (target.hands_over, target.token_sources) == (False, ())
-    wanted = DocumentRequest(1, 2, 9, index=0)
-    assert (wanted.in_conversation, wanted.joined) == (False, False)
     document = ContextDocument("text", 1.0)
     assert (document.imported, document.in_conversation) == (False, False)
     asked = opening()
@@ -154,7 +150,7 @@ def test_what_a_frame_says_by_saying_nothing() -> None:
     assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
     assert not DecodingTarget(1, 2, 9, (3,)).last
     older = DecodingOpened(1, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
-    assert (older.processes, older.document_tokens) == (False, ())
+    assert older.document_tokens == ()
 
 
 def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
@@ -204,7 +200,6 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
         log_mass=log_mass(RELEVANCES),
         max_tokens=20,
         document_tokens=(4, 2),
-        processes=True,
     )
 
 

@@ -12,7 +12,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -20,11 +19,7 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
-    DocumentKv,
-    DocumentPart,
-    DocumentRequest,
     Fetch,
-    KvModel,
     SideDraftFrame,
     TargetFrame,
 )
@@ -63,7 +58,6 @@ HEADED = replace(OPEN, request=replace(OPEN.request, preset=AGGREGATION_PRESETS[
 PROBS = sparse_wire_probs(
     np.arange(1, V + 1, dtype=np.float32) / np.float32(V * (V + 1) / 2), "float16"
 )
-MODEL = KvModel("weights", "vocabulary", "a name")
 DRAFT = SideDraftFrame(
     *HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5, held_s=0.25, heard=3
 )
@@ -90,24 +84,22 @@ def to_cloud(*messages: DeviceMessage, opened: CollaborationOpen = OPEN) -> list
 def to_device(*messages: CloudSideMessage) -> list[CloudSideMessage]:
     device, cloud = DeviceCodec(V, OPEN.request.preset.probs), CloudSideCodec()
     cloud.decode(device.encode(OPEN))
+    cloud.opened(V)
     raw = [cloud.encode(message).SerializeToString() for message in messages]
     return [device.decode(pb.CollaborateResponse.FromString(frame)) for frame in raw]
 
 
-@pytest.mark.parametrize("name", [name for name in AGGREGATION_PRESETS if name != "dragon-lossy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, preset in AGGREGATION_PRESETS.items()
+        if name != "dragon-lossy" and preset.transfer is DocumentTransfer.NONE
+    ],
+)
 def test_an_opening_comes_through_with_every_choice(name: str) -> None:
     preset = AGGREGATION_PRESETS[name]
-    model = MODEL if preset.transfer is DocumentTransfer.KV else None
-    asked = replace(OPEN, request=replace(OPEN.request, preset=preset), document_kv=model)
-    assert to_cloud(asked) == [asked]
-
-
-def test_documents_that_travel_need_no_prompt() -> None:
-    request = replace(
-        OPEN.request, prompt_ids=(), committed_ids=(), vocabulary_size=0, eos_token_ids=frozenset(),
-        preset=replace(AGGREGATION_PRESETS["drcg-text"]),
-    )  # fmt: skip
-    asked = replace(OPEN, request=request)
+    asked = replace(OPEN, request=replace(OPEN.request, preset=preset))
     assert to_cloud(asked) == [asked]
 
 
@@ -133,8 +125,6 @@ def test_what_travels_both_ways_does(message: Any) -> None:
     [
         Cancel(*HEAD),
         Ping(*HEAD, nonce=0),
-        DocumentRequest(*HEAD, index=0),
-        DocumentRequest(*HEAD, index=1, in_conversation=True, joined=True),
     ],
 )
 def test_what_the_device_alone_says(message: DeviceMessage) -> None:
@@ -150,12 +140,9 @@ def test_what_the_device_alone_says(message: DeviceMessage) -> None:
             max_tokens=7,
             documents=2,
             document_tokens=90,
-            texts=(ContextDocument("a public text", 0.5),),
         ),
         GoingAway(*HEAD, grace_s=2.5),
         Pong(*HEAD, nonce=9),
-        DocumentPart(*HEAD, DocumentKv(MODEL, "ab12", 40, 2**33, bytes(range(32)))),
-        DocumentPart(*HEAD, b"\0chunk"),
     ],
 )
 def test_what_the_cloud_alone_says(message: CloudSideMessage) -> None:
@@ -216,7 +203,7 @@ def test_a_head_that_no_honest_side_sends_is_refused(raw: str, words: str) -> No
 
 
 def changed(**fields: Any) -> pb.CollaborateRequest:
-    frame = DeviceCodec(V, OPEN.request.preset.probs).encode(OPEN)
+    frame: pb.CollaborateRequest = DeviceCodec(V, OPEN.request.preset.probs).encode(OPEN)
     for name, value in fields.items():
         if isinstance(value, list):
             getattr(frame.open, name)[:] = value

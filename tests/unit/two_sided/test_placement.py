@@ -31,15 +31,13 @@ RNG = SeededRandom(3)
 def test_a_fixed_side_is_first_and_stays(placement: Placement, side: Side) -> None:
     placement_policy = placement_policy_for(placement, RNG)
     assert first_side(placement) is side
-    assert {placement_policy.next_side(position, at) for position in range(9) for at in Side} == {
-        side
-    }
+    assert {placement_policy(position, at) for position in range(9) for at in Side} == {side}
 
 
 def test_chance_takes_both_sides_by_position_alone() -> None:
     placement_policy = placement_policy_for(Placement.RANDOM, RNG)
-    sides = [placement_policy.next_side(position, Side.DEVICE) for position in range(400)]
-    assert sides == [placement_policy.next_side(position, Side.CLOUD) for position in range(400)]
+    sides = [placement_policy(position, Side.DEVICE) for position in range(400)]
+    assert sides == [placement_policy(position, Side.CLOUD) for position in range(400)]
     assert 160 < sides.count(Side.CLOUD) < 240
 
 
@@ -59,7 +57,7 @@ def test_by_delay_it_goes_where_the_other_side_is_accepted_more() -> None:
             decided=lambda choice, _: told.append(choice),
         )
         for at in Side:
-            assert placement_policy.next_side(1, at) is expected
+            assert placement_policy(1, at) is expected
     assert [choice.moves for choice in told] == [True, False, False, True]
 
 
@@ -67,15 +65,15 @@ def test_what_saves_next_to_nothing_is_not_worth_a_move() -> None:
     placement_policy = placement_policy_for(
         Placement.SCHEDULED, RNG, measured=lambda: sides(0.501, 0.5)
     )
-    assert [placement_policy.next_side(1, at) for at in Side] == list(Side)
+    assert [placement_policy(1, at) for at in Side] == list(Side)
 
 
 def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     said: list[bool] = []
     placement_policy = placement_policy_for(
-        Placement.SCHEDULED, RNG, measured=lambda: None, unmeasured=lambda: said.append(True)
+        Placement.SCHEDULED, RNG, unmeasured=lambda: said.append(True)
     )
-    assert [placement_policy.next_side(1, at) for at in Side] == list(Side)
+    assert [placement_policy(1, at) for at in Side] == list(Side)
     assert len(said) == 2
 
 
@@ -138,4 +136,4 @@ def test_two_milliseconds_a_token_are_worth_a_move(saved_s: float, moves: bool) 
     both = BothSides(SideTimes(0.01, 0.0, 0.0), SideTimes(0.01, saved_s, 1.0))
     placement_policy = placement_policy_for(Placement.SCHEDULED, RNG, measured=lambda: both)
     expected = Side.DEVICE if moves else Side.CLOUD
-    assert placement_policy.next_side(1, Side.CLOUD) is expected
+    assert placement_policy(1, Side.CLOUD) is expected

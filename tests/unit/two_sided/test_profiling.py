@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,9 @@ from tandem.telemetry.prometheus_server import (
 )
 from tandem.two_sided.profiling.decode_fits import StoredFit, write_fits
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.profiling.side_metrics import SideDecisions
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
-from tandem.two_sided.protocol.profiler import DecodeFit, Reading, SideProfiler
+from tandem.two_sided.protocol.profiler import DecodeFit, SideProfiler
 from tests.services.prometheus_process import served, vector
 from tests.unit.two_sided.test_side_machine import request_for
 
@@ -40,13 +40,12 @@ def metrics() -> Metrics:
 async def test_the_request_s_own_frames_come_before_earlier_ones(metrics: Metrics) -> None:
     profiling = Profiling(Side.DEVICE, metrics)
     profiler = profiling.profiler("demo-draft", 2)
-    assert profiling.sides(profiler, profiling.earlier("dragon")) is None
-    SideDecisions(metrics).decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
+    assert not profiling.sides(profiler, profiling.earlier("dragon")).complete
+    profiling.decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
     earlier = profiling.earlier("dragon")
     assert profiling.sides(profiler, earlier) == EARLIER
     profiler.decoded(Side.CLOUD, 10, 0.2)
     sides = profiling.sides(profiler, earlier)
-    assert sides is not None
     assert sides.cloud.decode_s == pytest.approx(0.2)
     assert sides.device == EARLIER.device
     await profiling.close()
@@ -68,7 +67,7 @@ def known(cloud_queue_s: float = 0.0) -> list[tuple[str, dict[str, str], str]]:
     ]
 
 
-async def asked(metrics: Metrics, cloud_queue_s: float, preset: str = "dragon") -> BothSides | None:
+async def asked(metrics: Metrics, cloud_queue_s: float, preset: str = "dragon") -> BothSides:
     """What a fresh process with no request yet knows."""
     with served(lambda what, query: (200, vector(*known(cloud_queue_s)))) as address:
         server = PrometheusServer(address, {})
@@ -83,13 +82,12 @@ async def asked(metrics: Metrics, cloud_queue_s: float, preset: str = "dragon") 
 async def test_a_fresh_process_begins_with_what_others_measured(metrics: Metrics) -> None:
     sides = await asked(metrics, 0.0)
     assert sides == BothSides(SideTimes(0.11, 0.05, 0.7), SideTimes(0.04, 0.05, 0.8))
-    assert await asked(metrics, 0.0, "dragon-device") is None, "acceptance is a preset's own"
+    other = await asked(metrics, 0.0, "dragon-device")
+    assert not other.complete, "acceptance is a preset's own"
 
 
 async def test_others_load_on_the_cloud_changes_the_side(metrics: Metrics) -> None:
     idle, busy = await asked(metrics, 0.0), await asked(metrics, 0.5)
-    assert idle is not None
-    assert busy is not None
     assert busy.cloud.queue_s == 0.5
     assert choose_side(idle, Side.DEVICE).side is Side.DEVICE
     assert choose_side(busy, Side.DEVICE).side is Side.CLOUD, "its drafts come late: spare the way"
@@ -118,14 +116,14 @@ async def test_others_load_moves_an_answer_while_it_runs(metrics: Metrics) -> No
         profiler = profiling.profiler("small", 2)
         drafted(profiler)
         policy = profiling.placement_policy(request_for("dragon"), profiler)
-        assert policy.next_side(10, Side.DEVICE) is Side.DEVICE
+        assert policy(10, Side.DEVICE) is Side.DEVICE
         queue_s = 0.5
-        assert policy.next_side(11, Side.DEVICE) is Side.DEVICE, "nobody has asked since"
+        assert policy(11, Side.DEVICE) is Side.DEVICE, "nobody has asked since"
         assert await server.refresh()
-        assert policy.next_side(12, Side.DEVICE) is Side.CLOUD
+        assert policy(12, Side.DEVICE) is Side.CLOUD
         reached = False
         assert not await server.refresh()
-        assert policy.next_side(13, Side.DEVICE) is Side.DEVICE, "what it said is old"
+        assert policy(13, Side.DEVICE) is Side.DEVICE, "what it said is old"
         await profiling.close()
 
 
@@ -138,19 +136,22 @@ async def test_the_fresher_counts_and_a_lost_server_is_survived(metrics: Metrics
         profiling = Profiling(
             Side.DEVICE, metrics, server=server, instance="d:1", clock=lambda: now
         )
-        SideDecisions(metrics).decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
+        profiling.decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
         profiler = profiling.profiler("small", 2)
         for size in (10, 2000):
             profiler.exchanged(size, size, 0.1)
-        profiling.sides(profiler, Reading())
+        profiling.sides(profiler, BothSides())
         now += 400.0
-        assert profiling.earlier("dragon").device_acceptance == EARLIER.device.acceptance
-        assert profiling.earlier("dragon").cloud_queue_s == 0.2
+        assert profiling.earlier("dragon").device.acceptance == EARLIER.device.acceptance
+        assert profiling.sides(profiler, BothSides()).cloud.queue_s == 0.2
+        now -= 400.0
+        profiling.sides(profiler, BothSides())
+        now += 400.0
         now += 100.0
-        assert profiling.earlier("dragon").device_acceptance == 0.7
+        assert profiling.earlier("dragon").device.acceptance == 0.7
         good = False
         assert not await server.refresh()
-        assert profiling.earlier("dragon").device_acceptance == EARLIER.device.acceptance
+        assert profiling.earlier("dragon").device.acceptance == EARLIER.device.acceptance
         await profiling.close()
 
 
@@ -163,11 +164,11 @@ async def test_a_stored_line_holds_for_its_model_and_documents(
     }
     write_fits(tmp_path / "fits.json", stored)
     profiling = Profiling(Side.DEVICE, metrics, fits=tmp_path / "fits.json")
-    reading = profiling.profiler("demo-draft", 2).reading()
-    assert reading.device_decode_s == pytest.approx(0.01, rel=0.02)
-    assert reading.cloud_decode_s is None  # the other side's is its own aggregator's
+    sides = profiling.profiler("demo-draft", 2).sides()
+    assert sides.device.decode_s == pytest.approx(0.01, rel=0.02)
+    assert isnan(sides.cloud.decode_s)  # the other side's is its own aggregator's
     for model, documents in (("demo-draft", 3), ("another", 2)):
-        assert profiling.profiler(model, documents).reading().device_decode_s is None
+        assert isnan(profiling.profiler(model, documents).sides().device.decode_s)
     await profiling.close()
 
 

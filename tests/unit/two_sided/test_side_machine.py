@@ -281,16 +281,18 @@ def test_round_trips_are_told_once_each_from_one_clock() -> None:
     trips = RoundTrips()
     trips.sent(1.0)
     trips.sent(2.0)
-    assert trips.elapsed_s(1, 5.0) == 4.0
-    assert trips.elapsed_s(1, 6.0) is None
-    assert trips.elapsed_s(2, 6.0) == 4.0
-    assert trips.elapsed_s(9, 6.0) is None
+    trips.sized(10)
+    assert trips.answered(1, 5.0) == (4.0, 10)
+    assert trips.answered(1, 6.0) is None
+    assert trips.answered(2, 6.0) == (4.0, 0)
+    assert trips.answered(9, 6.0) is None
     assert trips.held_s(7.0) == 0.0
     trips.sent(6.5)
-    trips.sized(10)
+    trips.sent(6.75)
     trips.sized(20)
     trips.sized(30)
-    assert [trips.size(number) for number in (2, 3, 4)] == [20, 30, 0]
+    assert trips.answered(4, 7.0) == (0.25, 0)
+    assert trips.answered(3, 7.0) is None, "an answer to a later one has come"
     trips.received(7.0)
     assert (trips.heard, trips.held_s(7.5)) == (1, 0.5)
 

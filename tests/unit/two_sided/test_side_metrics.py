@@ -8,11 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tandem.telemetry.metrics import Metrics
-from tandem.two_sided.profiling.profile_sources import registry_reading
 from tandem.two_sided.profiling.side_metrics import SideDecisions
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
-from tandem.two_sided.protocol.profiler import Reading, both_sides
 
 SIDES = BothSides(SideTimes(0.06, 0.04, 0.9), SideTimes(0.05, 0.06, 0.4))
 
@@ -48,14 +46,6 @@ def test_a_decision_is_counted_with_what_it_was_made_from(
     assert value(count, reason="unmeasured") == 1
     assert value("tandem_scheduler_gain_seconds") == pytest.approx(-choice.gain_s)
     assert registry.get_sample_value("tandem_scheduler_acceptance_ratio", {"side": "cloud"}) == 0.4
-
-
-def test_the_registry_gives_a_later_request_what_an_earlier_one_measured(
-    registry: CollectorRegistry, decisions: SideDecisions
-) -> None:
-    assert registry_reading(registry) == Reading()
-    decisions.decided(choose_side(SIDES, Side.DEVICE), SIDES)
-    assert both_sides(registry_reading(registry)) == SIDES
 
 
 def test_bandwidth_without_a_limit_is_infinite(

@@ -178,7 +178,7 @@ def test_drafts_that_follow_nothing_change_nothing() -> None:
 class Away:
     """Moves the aggregation at every token."""
 
-    def next_side(self, position: int, aggregating: Side) -> Side:
+    def __call__(self, position: int, aggregating: Side) -> Side:
         return aggregating.other
 
 

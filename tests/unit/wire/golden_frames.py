@@ -34,21 +34,23 @@ from tandem.specdec.messages import (
     Cancel,
     Committed,
     Drafts,
-    EarlyVerdict,
-    FullDistribution,
     GenerationParams,
     GoingAway,
-    HiddenStates,
-    NeedFullDistribution,
     Opened,
     Ping,
     Pong,
     PromptLogprobs,
-    Recovered,
     TokenLogprob,
     Work,
 )
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    HiddenStates,
+    NeedFullDistribution,
+    Recovered,
+)
 from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,
@@ -57,13 +59,9 @@ from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
-    DocumentKv,
-    DocumentPart,
-    DocumentRequest,
     Fetch,
     TargetFrame,
 )
-from tandem.two_sided.protocol.presets import DocumentTransfer
 from tandem.two_sided.protocol.top_list import top_list
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
@@ -250,21 +248,18 @@ def _collaborate_request() -> Conversation:
     device, cloud = _peer_ends()
     headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head, opened = peer_examples.HEAD, peer_examples.OPEN
-    preset = replace(opened.request.preset, transfer=DocumentTransfer.KV)
-    travels = replace(opened, request=replace(opened.request, preset=preset))
     processed = replace(opened.request, processors=PROCESSORS)
     messages = _both_ways() | {
         "open": opened,
-        "open.kv": replace(travels, document_kv=peer_examples.MODEL),
         "open.head": peer_examples.HEADED,
         "open.processors": replace(opened, request=processed),
-        "document_wanted": DocumentRequest(*head, index=1),
         "cancel": Cancel(*head),
         "ping": Ping(*head, nonce=0),
     }
 
     def encode(message: Any) -> Message:
-        return (headed_device if _headed(message) else device).encode(message)
+        frame: Message = (headed_device if _headed(message) else device).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         if frame.HasField("open"):
@@ -278,20 +273,17 @@ def _collaborate_response() -> Conversation:
     device, cloud = _peer_ends()
     headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head = peer_examples.HEAD
-    texts = (decoder_examples.OPEN.documents[0],)
-    opened = CollaborationOpened(*head, -math.inf, 7, 2, 90, texts)
-    kv = DocumentKv(peer_examples.MODEL, "ab12", 40, 2**33, bytes(range(32)))
+    opened = CollaborationOpened(*head, -math.inf, 7, 2, 90)
     messages = _both_ways() | {
         "opened": opened,
         "opened.processes": replace(opened, processes=True),
         "going_away": GoingAway(*head, grace_s=2.5),
         "pong": Pong(*head, nonce=9),
-        "document_part.kv": DocumentPart(*head, kv),
-        "document_part.chunk": DocumentPart(*head, b"\0chunk"),
     }
 
     def encode(message: Any) -> Message:
-        return (headed_cloud if _headed(message) else cloud).encode(message)
+        frame: Message = (headed_cloud if _headed(message) else cloud).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         return (headed_device if _headed(frame) else device).decode(frame)
@@ -332,14 +324,14 @@ def _decode_response() -> Conversation:
     few[[3, 5]] = 0.75, 0.25
 
     def encode(message: Any) -> Message:
-        return (headed if _headed(message) else decoder).encode(message)
+        frame: Message = (headed if _headed(message) else decoder).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         return (headed_aggregator if _headed(frame) else aggregator).decode(frame)
 
     messages = {
         "opened": decoder_examples.OPENED,
-        "opened.processes": replace(decoder_examples.OPENED, processes=True),
         "draft": replace(decoder_examples.DRAFT, probs=few),
         "draft.head": replace(decoder_examples.DRAFT, token_id=HEADED_TOKEN, probs=HEAD_WITH_REST),
         "text": DecodingText(*head, "caf", 2, stopped=True),

@@ -70,12 +70,10 @@ def test_a_file_of_keys_and_values_is_read() -> None:
 
 
 def test_a_file_of_keys_lets_its_holders_in() -> None:
-    """A line of version 1 has no scopes; its key is known, and good for nothing."""
-    for version, scopes in (1, frozenset[Scope]()), (2, SCOPES):
-        ring = parse_keys((STORED / f"keys.v{version}.txt").read_text(), version == 1)
-        for holder, key in KEYS.items():
-            assert ring.caller(key) == Caller(holder, scopes), ADVICE
-        assert ring.caller(new_key(b"x" * 32)) is None
+    ring = parse_keys((STORED / "keys.v2.txt").read_text())
+    for holder, key in KEYS.items():
+        assert ring.caller(key) == Caller(holder, SCOPES), ADVICE
+    assert ring.caller(new_key(b"x" * 32)) is None
 
 
 def test_each_format_is_kept() -> None:

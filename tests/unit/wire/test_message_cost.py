@@ -21,14 +21,15 @@ from tandem.core.errors import TandemError
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.generation.request import request_from_proto
 from tandem.services.retriever.ingestion import Intake
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import Open
 from tandem.two_sided.serving.decoder_codec import DecoderCodec, part_from_proto
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem.wire.verifier_codec import CloudCodec
 from tandem_api.aggregator.v1.aggregator_pb2 import CollaborateRequest
 from tandem_api.common.v1.generation_pb2 import GenerateRequest
-from tandem_api.decoding.v1.decoding_pb2 import DecodeRequest, ImportDocumentRequest
+from tandem_api.decoding.v1.decoding_pb2 import DecodeRequest, ImportDocumentsRequest
 from tandem_api.retriever.v1.retriever_pb2 import IngestRequest
 from tandem_api.verifier.v1.verifier_pb2 import VerifyRequest
 
@@ -106,8 +107,8 @@ def decode(raw: bytes) -> None:
     DecoderCodec(VOCABULARY, CONTEXT).decode(DecodeRequest.FromString(raw))
 
 
-def import_document(raw: bytes) -> None:
-    part_from_proto(ImportDocumentRequest.FromString(raw).part)
+def import_documents(raw: bytes) -> None:
+    part_from_proto(ImportDocumentsRequest.FromString(raw).part)
 
 
 def ingest(raw: bytes) -> None:
@@ -175,8 +176,7 @@ def worst() -> Iterator[tuple[str, Callable[[bytes], None], bytes]]:
         yield f"decode open: {name}", decode, field(5, choices + content)
     yield "decode target: ids", decode, field(6, field(1, IDS))
     yield "decode relevance", decode, field(7, field(1, bytes(N)))
-    yield "import: a chunk", import_document, field(2, field(2, IDS[: 60 * 2**10]))
-    yield "import: a description", import_document, field(2, field(1, field(2, IDS)))
+    yield "import: a chunk", import_documents, field(2, field(2, IDS[: 60 * 2**10]))
     yield "ingest: content", ingest, field(5, IDS)
 
 
@@ -226,7 +226,7 @@ KINDS: dict[Any, type[Message]] = {
     generate: GenerateRequest,
     collaborate: CollaborateRequest,
     decode: DecodeRequest,
-    import_document: ImportDocumentRequest,
+    import_documents: ImportDocumentsRequest,
     ingest: IngestRequest,
 }
 

@@ -18,7 +18,7 @@ from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec.choices import CloudDrafts, Uplink
-from tandem.specdec.cloud import CloudModel
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import (
@@ -26,22 +26,24 @@ from tandem.specdec.messages import (
     CloudMessage,
     Committed,
     Drafts,
-    EarlyVerdict,
     EdgeMessage,
-    FullDistribution,
     GenerationParams,
     GoingAway,
-    HiddenStates,
-    NeedFullDistribution,
     Open,
     Opened,
     Ping,
     Pong,
-    Recovered,
     Work,
 )
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.rounds.messages import (
+    EarlyVerdict,
+    FullDistribution,
+    HiddenStates,
+    NeedFullDistribution,
+    Recovered,
+)
 from tandem.wire.common_codec import default_sampling_from_proto
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2

@@ -11,8 +11,9 @@ from tandem.core.codecs import probs_to_bytes
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
-from tandem.specdec.messages import Committed, EarlyVerdict, TokenLogprob, Work
+from tandem.specdec.messages import Committed, TokenLogprob, Work
 from tandem.specdec.presets import MAX_PAYLOAD_TAIL_DRAWS, MAX_PAYLOAD_TOP
+from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 _HasLogprobs = pb.Committed | pb.PromptLogprobs

@@ -6,22 +6,12 @@ once, in order; a fresh stream is sent all of them again, since the cloud keeps 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.events import LayersTask
 
 TASK_TOKENS = 128
 """Most tokens of a task, and of the frame that brings their hidden states: a message stays within
 its limits, and a prompt is cut where attention's blocks end."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayersTask:
-    """Roll the first layers' KV back to `first`, feed `token_ids`, and return a hidden state for
-    each."""
-
-    first: int
-    token_ids: tuple[int, ...]
 
 
 class SplitUplink:

@@ -23,12 +23,6 @@ MOST_REMEMBERED = 0.75
 """Of a node's distribution, at most, for the tokens that are remembered: the model has a say."""
 
 
-def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
-    """Return the drafting of chains or trees, as the preset says."""
-    make = TreeDrafting if request.preset.expansion else Drafting
-    return make(request, committed)
-
-
 class TreeInFlight(DraftsInFlight):
     """One tree, sent or not; its length is its depth, its `token_ids` the first of its branches."""
 
