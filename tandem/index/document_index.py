@@ -49,8 +49,9 @@ VECTORS_FOLDER = "vectors"
 """In the folder of an index: what makes search of many vectors fast. May be deleted at any time."""
 EMBEDDED_AT_ONCE = 8
 """Chunks or texts of one step: some hundred milliseconds with MiniLM on one core."""
-TOKENS_AT_ONCE = 512
-"""Tokens of one step with texts that somebody waits for: whoever comes next waits for the step."""
+TOKENS_AT_ONCE = 256
+"""Tokens of one step with texts that somebody waits for: whoever comes next waits for the step. On
+processors larger steps are no faster for each token."""
 
 Place = Path | str
 """Where documents are kept: a folder of this machine, or a PostgreSQL server's connection string as

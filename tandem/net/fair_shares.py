@@ -8,7 +8,7 @@ an even share leaves something free for those below theirs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -20,7 +20,8 @@ ACTIVE_S = 60.0
 """A tenant that asked so long ago still counts as one to share with."""
 
 KEPT_SHARE = 4
-"""While others are active, one of so many units is left free by who exceeds its share."""
+"""While others have less than their share, one of so many units is left free for them by who
+exceeds its own."""
 
 MOST_TENANTS = 1024
 """Tenants of one caller that are told apart, and those whose rates are counted: a caller may make
@@ -67,31 +68,28 @@ class FairShares:
     ) -> None:
         """Check that the tenant may take `amount` units, and note that it asked. Raises
         HolderRefused for more than its share, ResourceExhausted where too few are free."""
-        accounts = self.note(tenant, now)
+        self.note(tenant, now)
         if what not in self.totals:
             return
-        for party, account in accounts:
-            if not self._fair(party, account.held[what], what, amount, now):
-                held = f"{party.shown} holds {account.held[what]} of {self.totals[what]} {what}"
-                raise HolderRefused(kind, f"fair-share limit reached: {held}")
+        for party, held, room in self._rooms(tenant, what, amount, now):
+            if amount > room:
+                held_of = f"{party.shown} holds {held} of {self.totals[what]} {what}"
+                raise HolderRefused(kind, f"fair-share limit reached: {held_of}")
         if amount > (free := self.totals[what] - self.used[what]):
             why = f"all {self.totals[what]} {what} are in use; try again"
             if amount > 1:
                 why = f"{amount} {what} needed, {free} of {self.totals[what]} free"
             raise ResourceExhausted(why)
 
-    def note(self, tenant: Tenant, now: float) -> list[tuple[Tenant, _Account]]:
-        """Note that the tenant is active, and return its accounts."""
-        accounts = self._accounts(tenant)
-        for _, account in accounts:
+    def note(self, tenant: Tenant, now: float) -> None:
+        """Note that the tenant is active."""
+        for _, account in self._accounts(tenant):
             account.asked_s = now
-        return accounts
 
     def may_take(self, tenant: Tenant, what: str, now: float) -> bool:
         """Return whether the tenant may take one unit more."""
         return self.used[what] < self.totals[what] and all(
-            self._fair(party, account.held[what], what, 1, now)
-            for party, account in self._accounts(tenant)
+            room >= 1 for _, _, room in self._rooms(tenant, what, 1, now)
         )
 
     def take(self, tenant: Tenant, what: str, amount: int = 1) -> None:
@@ -117,18 +115,18 @@ class FairShares:
             account = peers[party] = _Account()
         return account
 
-    def _fair(self, party: Tenant, held: int, what: str, amount: int, now: float) -> bool:
-        """Return whether the request leaves enough for the others. Who has nothing may have all
-        that is free, since its request may be larger than any share."""
-        if not held or party == NOBODY:
-            return True
-        others = self._others(party, now)
-        total = self.totals[what]
-        if not others or (held + amount) * (1 + len(others)) <= total:
-            return True
-        without = sum(not account.held[what] for account in others)
-        kept = min(total // 2, max(total // KEPT_SHARE, without * amount))
-        return total - self.used[what] - amount >= kept
+    def _rooms(
+        self, tenant: Tenant, what: str, amount: int, now: float
+    ) -> Iterator[tuple[Tenant, int, float]]:
+        """Yield the tenant's caller, and the tenant where the caller names some, with what each
+        holds and how much more it may have. What a caller may have is what its tenants share."""
+        total, used = self.totals[what], self.used[what]
+        for party, account in self._accounts(tenant):
+            held = account.held[what]
+            others = [] if party == NOBODY else self._others(party, now)
+            room = _room(held, [each.held[what] for each in others], total, used, amount)
+            yield party, held, room
+            total, used = held + int(min(total - used, room)), held
 
     def _others(self, party: Tenant, now: float) -> list[_Account]:
         """Return the other active ones among whom the party is."""
@@ -139,6 +137,17 @@ class FairShares:
             if each not in (party, NOBODY)
             and (now - account.asked_s < ACTIVE_S or account.held.total())
         ]
+
+
+def _room(held: int, by_others: Sequence[int], total: int, used: int, amount: int) -> float:
+    """Return how many of the units that are free a party may take which holds some, and asks for
+    `amount`. Who has nothing may have all, since its request may be larger than any share."""
+    if not held or not by_others:
+        return inf
+    share = total // (1 + len(by_others))
+    below = sum(max(0, max(1, share) - each) for each in by_others)
+    kept = min(total // 2, max(total // KEPT_SHARE, by_others.count(0) * amount), below)
+    return max(share - held, total - used - kept)
 
 
 class Rates:

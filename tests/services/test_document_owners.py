@@ -245,7 +245,7 @@ async def test_many_texts_of_one_tenant_hold_up_no_other_s(tmp_path: Path) -> No
         assert list(first.result().tokens) == list(embedder.count_tokens(many))
 
 
-async def test_a_short_text_waits_for_one_short_step_of_another_tenant_s(tmp_path: Path) -> None:
+async def test_a_short_text_waits_for_short_steps_of_another_tenant_s(tmp_path: Path) -> None:
     """It waited for three turns, each behind eight windows of a model's whole context."""
     embedder = Stepwise()
     long = [" ".join(f"w{number}x{word}" for word in range(256)) for number in range(40)]
@@ -265,8 +265,12 @@ async def test_a_short_text_waits_for_one_short_step_of_another_tenant_s(tmp_pat
             await asyncio.sleep(0.01)
         short = group.create_task(embedded(["a heron"], "bob"))
         await asyncio.sleep(0.2)  # the call has come in
-        embedder.lets.release(2)  # the step that was begun, and its own
-        await asyncio.wait_for(short, 60)
+        released = 0
+        while not short.done():
+            released += 1
+            embedder.lets.release()
+            await asyncio.sleep(0.1)
+        assert released <= 5, "the step of each thread, and its own"
         embedder.lets.release(1000)
         await asyncio.gather(*greedy)
-    assert max(embedder.words) <= 512
+    assert max(embedder.words) <= 256

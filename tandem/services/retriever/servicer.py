@@ -6,8 +6,8 @@ ingest answered is durable; reading goes no further ahead than a few documents.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from tandem.index.document_index import DocumentIndex, TextEmbedding
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
-from tandem.net.admission import Admission
+from tandem.net.admission import Admission, Slots
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
 from tandem.net.status import errors_as_status
@@ -66,12 +66,16 @@ MAX_EMBEDDED_CHARACTERS = 2**20
 MAX_EMBEDDED_TOKENS = 2**18
 """Token ids of one call, where it has these."""
 SEARCH_THREADS = 4
+EMBEDDING_THREADS = 2
+"""So that a short document or text need not wait for a step with another tenant's long one."""
 EMBEDDING_NICENESS = 10
 """Nobody's answer waits for a document that is embedded, but for its own upload."""
 TEXTS_NICENESS = 5
 """Who asks for vectors of texts waits for them, but answers in flight have more who wait."""
 INGESTS = "ingests"
 SEARCHES = "searches"
+PLACE_WAIT_S = 30.0
+"""A call waits no longer than that for its place."""
 MOST_WAITING = 1024
 """Work that waits for threads: more than is ever admitted at once."""
 
@@ -82,6 +86,8 @@ class RetrieverLimits:
 
     max_searches: int = 64
     max_ingests: int = 8
+    max_waiting: int = 64
+    """Searches, and as many ingests, that wait for a place."""
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
@@ -114,22 +120,22 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._limits = limits
         self._tracing = tracing
         self._forgetting = forgetting
-        self._open = 0
-        self._admission = Admission(
-            {INGESTS: limits.max_ingests, SEARCHES: limits.max_searches},
-            quota=limits.quota,
-            series=metrics.holders(),
-        )
+        self._admission = Admission({}, quota=limits.quota, series=metrics.holders())
+        places = {INGESTS: limits.max_ingests, SEARCHES: limits.max_searches}
+        self._slots = {
+            place: Slots(self._admission, place, count, limits.max_waiting)
+            for place, count in places.items()
+        }
         self._leaving = asyncio.Event()
         self._writer = FairExecutor("retriever-write", 1, waiting=MOST_WAITING)
         processes = range(limits.extraction.processes)
         extractors = [extractor] if extractor else [Extractor() for _ in processes]
         self._extraction = ExtractionPool(extractors, limits.extraction)
         self._embedding = FairExecutor(
-            "retriever-embed", 1, waiting=MOST_WAITING, niceness=EMBEDDING_NICENESS
+            "retriever-embed", EMBEDDING_THREADS, MOST_WAITING, niceness=EMBEDDING_NICENESS
         )
         self._texts = FairExecutor(
-            "retriever-texts", 1, waiting=MOST_WAITING, niceness=TEXTS_NICENESS
+            "retriever-texts", EMBEDDING_THREADS, MOST_WAITING, niceness=TEXTS_NICENESS
         )
         self._openai_vocabulary = openai_vocabulary or OpenAIVocabulary()
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
@@ -142,7 +148,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     @property
     def open_requests(self) -> int:
-        return self._open
+        return sum(slots.running + slots.waiting for slots in self._slots.values())
 
     def going_away(self, grace_s: float) -> None:
         self._leaving.set()
@@ -169,7 +175,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             first = await stream.read(first=True)
             tenant = _tenant_of(first.owner if isinstance(first, pb.IngestRequest) else "")
-            with self._counted(INGESTS, tenant):
+            async with self._place(INGESTS, tenant):
                 await self._ingest(first, stream)
 
     async def Search(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -189,7 +195,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             texts: Sequence[str | Sequence[int]] = _texts_of(request)
             check_owner(tenant := request.tenant)
-            with self._counted(SEARCHES, _tenant_of(tenant)):
+            async with self._place(SEARCHES, _tenant_of(tenant)):
                 if token_ids := [each for each in texts if not isinstance(each, str)]:
                     texts = await self._with_openai_texts(token_ids, tenant)
                 begin = partial(self._begun, texts, request.truncate_tokens)
@@ -214,7 +220,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 owner=request.owner,
                 leaving=self._leaving_hook(),
             )
-            with self._counted(INGESTS, _tenant_of(request.owner)):
+            async with self._place(INGESTS, _tenant_of(request.owner)):
                 return pb.DeleteResponse(
                     deleted=await self._on(self._writer, remove, request.owner)
                 )
@@ -228,7 +234,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             count = request.count or DEFAULT_LISTED
             listing = partial(self._index.listed, request.owner, request.after, count)
             owner = request.owner
-            with self._counted(SEARCHES, _tenant_of(owner)):
+            async with self._place(SEARCHES, _tenant_of(owner)):
                 listed = await self._on(self._readers, listing, owner)
                 total = await self._on(self._readers, partial(self._index.usage, owner), owner)
             asked_quota = DocumentQuota(request.max_documents, request.max_bytes)
@@ -257,7 +263,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> pb.SnapshotResponse:
         async with errors_as_status(context):
             self._admit(context)
-            with self._counted(INGESTS, _tenant_of()):
+            async with self._place(INGESTS, _tenant_of()):
                 await self._on(self._writer, self._index.compact)
             now = self._index.stats()
             return pb.SnapshotResponse(generation=now.generation, snapshot_bytes=now.snapshot_bytes)
@@ -307,7 +313,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._index.search, request.query, count, mode, rerank=rerank, tenant=request.tenant
         )
         named = {"side": self._role, "mode": mode, "rerank": rerank}
-        with self._counted(SEARCHES, _tenant_of(request.tenant)):
+        async with self._place(SEARCHES, _tenant_of(request.tenant)):
             began_s = time.perf_counter()
             with self._tracing.span("search", headers, **named) as span:
                 hits = await self._on(self._readers, search, request.tenant)
@@ -404,15 +410,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         if self._role == "device":
             check_own_side(context.peer(), self._networks)
 
-    @contextmanager
-    def _counted(self, place: str, tenant: Tenant) -> Iterator[None]:
-        """Hold a place for an open call. Raises ResourceExhausted."""
-        with self._admission.reserve(tenant=tenant, place=place):
-            self._open += 1
-            try:
-                yield
-            finally:
-                self._open -= 1
+    def _place(self, place: str, tenant: Tenant) -> AbstractAsyncContextManager[object]:
+        """Hold a place for a call, once there is one. Raises as `Slots.slot`."""
+        return self._slots[place].slot(PLACE_WAIT_S, tenant=tenant)
 
 
 def _tenant_of(owner: str = "") -> Tenant:

@@ -134,6 +134,31 @@ def test_a_caller_who_makes_up_tenants_has_no_more_than_another() -> None:
     assert taken(shares, "honest") == 2
 
 
+def test_a_tenant_leaves_some_of_what_its_caller_may_have_to_the_others() -> None:
+    """The places that a caller had to leave to another were all that its other tenants got."""
+    shares = of(8)
+    for tenant in (Tenant("direct"), Tenant("edge", b"honest")):
+        shares.check(tenant, SESSIONS, 1, now=0)
+    assert taken(shares, Tenant("edge", b"greedy"), now=1) == 5
+    assert taken(shares, Tenant("edge", b"honest"), now=2, most=1) == 1
+    assert taken(shares, "direct", now=3) == 2
+
+
+def test_tenants_that_want_as_much_as_each_other_leave_nothing_unused() -> None:
+    """Ten keys with two requests each had 13 of 16 slots."""
+    shares = of(16)
+    names = [f"edge-{number}" for number in range(10)]
+    assert sum(taken(shares, name, most=1) for name in names) == 10
+    assert sum(taken(shares, name, most=1) for name in names) == 6
+
+
+def test_where_there_are_more_tenants_than_units_one_still_leaves_half() -> None:
+    shares = of(8)
+    for number in range(20):
+        shares.check(Tenant(f"honest-{number}"), SESSIONS, 1, now=0)
+    assert taken(shares, "greedy", now=1) == 4
+
+
 def test_tenants_that_were_made_up_are_forgotten_and_those_that_hold_something_are_not() -> None:
     shares = of(10**6)
     holds = Tenant("edge", b"holds")
