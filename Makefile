@@ -141,11 +141,10 @@ test-openapi: setup proto $(CLIENT_VENV)/.installed ## 2,000 requests after the 
 	$(BIN)/python -m pytest tests/gateway/test_openapi.py tests/gateway/test_generated_client.py \
 	  --openapi-cases 120 --client-generator $(CLIENT_VENV)/bin/openapi-python-client $(PYTEST_ARGS)
 
-vllm-env: $(VLLM_VENV)/.installed ## the environment of the back end vllm, on CPUs (2 GB); kept for later
+vllm-env: $(VLLM_VENV)/.installed ## the environment of vLLM's server, on CPUs (2 GB); kept for later
 
-test-vllm: vllm-env proto ## the back end vllm: contract, several workers, texts, a worker that dies (minutes)
-	PYTHONPATH=.:gen $(VLLM_VENV)/bin/python -m pytest -k vllm tests/vllm \
-	  tests/unit/backends/test_contract.py $(PYTEST_ARGS)
+test-vllm: setup vllm-env proto ## the engine remote against vLLM's own server: rows, texts, distributions, restarts (minutes)
+	VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -n 0 tests/vllm $(PYTEST_ARGS)
 
 release-files: setup proto deploy-tools ## dist/release: wheel, sdist, index, chart, image tags, SBOM, checksums
 	$(BIN)/python -m tools.release_files --out dist/release
@@ -153,7 +152,7 @@ release-files: setup proto deploy-tools ## dist/release: wheel, sdist, index, ch
 publish: release-files ## upload dist/release: make publish PACKAGE_INDEX=… IMAGE_REGISTRY=… CHART_REGISTRY=… DRY_RUN=yes
 	PATH="$(abspath $(BIN)):$$PATH" tools/publish_release.sh dist/release
 
-gpu-report: setup proto ## gpu-report.md: CUDA tests, vLLM's, peers and step times of this machine's GPU, to send in
+gpu-report: setup proto ## gpu-report.md: CUDA tests, peers and step times of this machine's GPU, to send in
 	$(BIN)/python -m tools.gpu_report $(GPU_REPORT_ARGS)
 
 lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts, Dockerfiles, deploy/

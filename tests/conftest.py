@@ -10,15 +10,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator
-from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 
 import pytest
 
+import tests.properties  # noqa: F401  # its profile, for whichever tests are collected
 from tests.programs import REPOSITORY
-
-if find_spec("hypothesis"):  # vLLM's environment has none
-    import tests.properties  # noqa: F401  # its profile, for whichever tests are collected
 
 LONGEST_FIRST = (
     "tests/process/test_cli.py",

@@ -34,6 +34,7 @@ OF_THE_CHART = {
     *("verifier", "drafter", "folder", "role", "own_side", "side"),
     *("http", "http_host", "http_port", "http_hosts", "http_keys_file"),
     *("device", "document_kv_folder"),
+    *("target_url", "target_key_file", "target_ca"),
 }
 """Derived from the chart's own values."""
 

@@ -1,9 +1,9 @@
 """One Markdown file about Tandem on this machine's GPU: `python -m tools.gpu_report`.
 
-Runs every CUDA test, vLLM's tests where there is an environment with it, step times of both models,
-and the comparison with other software; writes what they print, how they ended, and on what machine.
-Each section is in the file as soon as it has ended, so that an interrupted run is worth sending,
-too. Exit code 1 where a section failed, or there is no such device.
+Runs every CUDA test, step times of both models, and the comparison with other software; writes what
+they print, how they ended, and on what machine. Each section is in the file as soon as it has
+ended, so that an interrupted run is worth sending, too. Exit code 1 where a section failed, or
+there is no such device.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         action="append",
-        choices=["tests", "vllm", "steps", "peers"],
+        choices=["tests", "steps", "peers"],
         help="this section alone; repeatable",
     )
     draft, target = REAL_PAIR
@@ -99,10 +99,6 @@ def sections(options: argparse.Namespace) -> list[Section]:
         pair = ("--draft", options.draft, "--target", options.target)
     shared = (*pair, "--device", options.device, *(("--quick",) if options.quick else ()))
     wanted = [Section("tests", "CUDA tests", (*pytest, "-m", "gpu", "tests/gpu"))]
-    if options.vllm.exists():
-        tests = ("-k", "vllm", "tests/vllm", "tests/unit/backends/test_contract.py")
-        command = (str(options.vllm), "-P", "-m", "pytest", "-q", *tests)
-        wanted.append(Section("vllm", "vLLM's tests", command))
     wanted.append(Section("steps", "Step times", (*bench, "steps", *shared)))
     vllm = ("--vllm", str(options.vllm)) if options.vllm.exists() else ()
     wanted.append(Section("peers", "Beside other software", (*bench, "peers", *shared, *vllm)))

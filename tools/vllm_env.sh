@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vllm_env.sh PYTHON VENV TORCH [INDEX]: an environment for vLLM on CPUs beside the usual one, with which it
+# vllm_env.sh PYTHON VENV TORCH [INDEX]: an environment for vLLM's server on CPUs beside the usual one, with which it
 # does not go together. TORCH is the version, INDEX where its CPU builds are besides pip's own index.
 #
 # It is kept in a cache folder (2 GB), one for each Python and set of versions, and made once: VENV is a link

@@ -315,6 +315,7 @@ _GGUF_TARGET = click.option(
 _DEVICE = click.option(
     "--device", help="Where PyTorch computes: cpu, cuda or cuda:N. Default: cpu."
 )
+_URL = click.option("--url", help="Address of the vLLM or SGLang server that has the target.")
 _VLLM = click.option(
     "--vllm",
     type=_FILE,
@@ -346,6 +347,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.peers",
         "Tokens per second against Hugging Face, llama.cpp's server and, where installed, vLLM.",
         (_GGUF_DRAFT, _GGUF_TARGET, _VLLM, _DEVICE, _DTYPE_DRAFT, _TURNS),
+    ),
+    "target-server": Experiment(
+        "lab.bench.speculation.target_server",
+        "auto relative to the plain stream of an unmodified server that computes the target.",
+        (_URL,),
     ),
     "steps": Experiment(
         "lab.bench.speculation.device_steps",

@@ -13,10 +13,9 @@ from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_source import (
     AUTO,
-    ONE_DEVICE,
     LoadedModel,
     ModelChoice,
-    Parallelism,
+    ServerChoice,
     is_gguf,
 )
 from tandem.core.errors import InvalidArgument
@@ -40,14 +39,14 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "torch": _from("tandem.backends.torch"),
         "llamacpp": _from("tandem.backends.llamacpp"),
         "lookup": _from("tandem.backends.lookup"),
-        "vllm": _from("tandem.backends.vllm"),
+        "remote": _from("tandem.backends.remote"),
     }
 )
 
-PARALLEL = ("vllm",)
-"""Those that can spread a model over several devices."""
 SPLITTING = ("torch",)
 """Those that can run the first layers of a model alone."""
+ELSEWHERE = ("remote",)
+"""Those whose model another server computes."""
 INVARIANT = ("llamacpp",)
 """Those that can compute each token to the same bits in every pass."""
 
@@ -60,15 +59,15 @@ def load_model(choice: ModelChoice) -> LoadedModel:
         names = ", ".join((AUTO, *LOADERS))
         why = f"unknown: {choice.engine!r}; known: {names}"
         raise InvalidArgument("engine", why)
-    if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
-        why = f"the engine {engine!r} runs on one device; use {PARALLEL[0]!r} for several"
-        raise InvalidArgument("engine", why)
     if choice.first_layers and engine not in SPLITTING:
         why = f"the engine {engine!r} cannot run a model's first layers alone; use 'torch'"
         raise InvalidArgument("engine", why)
     if choice.batch_invariant and engine not in INVARIANT:
         why = f"the engine {engine!r} is not batch-invariant; use 'llamacpp' with a GGUF file"
         raise InvalidArgument("batch_invariant", why)
+    if choice.server is not None and engine not in ELSEWHERE:
+        why = f"the engine {engine!r} computes here; use {ELSEWHERE[0]!r} with target_url"
+        raise InvalidArgument("engine", why)
     return LOADERS[engine](choice)
 
 
@@ -76,6 +75,8 @@ def engine_of(choice: ModelChoice) -> str:
     """Return the back end's name; AUTO guesses it from the model."""
     if choice.engine != AUTO:
         return choice.engine
+    if choice.server is not None:
+        return ELSEWHERE[0]
     return gguf_engine() if is_gguf(choice.source) else "torch"
 
 
@@ -86,9 +87,8 @@ def load_served(
     exits: str = "none",
     drafts: bool = False,
     target_tokenizer: str | None = None,
-    parallel: Parallelism = ONE_DEVICE,
-    kv_budget_bytes: int = 2 * 2**30,
     batch_invariant: bool = False,
+    server: ServerChoice | None = None,
     load: Loader = load_model,
 ) -> LoadedModel:
     """Return the model of a service; `model` and what follows are settings of some services only. A
@@ -103,11 +103,10 @@ def load_served(
         exits=exits,
         engine=settings.engine,
         drafts=drafts,
-        parallel=parallel,
-        kv_budget_bytes=kv_budget_bytes,
         gpu_layers=settings.gpu_layers,
         kv_cells=settings.kv_cells,
         batch_invariant=batch_invariant,
+        server=server,
     )
     loaded = load(choice)
     if target_tokenizer is not None:

@@ -58,9 +58,6 @@ class Capabilities:
     """A session may be fed embeddings in the place of token ids, as images are."""
     kv_files: bool = False
     """Keys and values as files: there are `Engine.kv_files`."""
-    readers: bool = False
-    """A request's `reader` runs where its logits are, as in another process, which they then do not
-    leave."""
     splits: bool = False
     """Requests with `hidden`: the first layers ran elsewhere (split inference)."""
     same_bits: bool = False
@@ -78,31 +75,6 @@ class Capabilities:
         return tuple(name for name, has in asdict(self).items() if has)
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixTotals:
-    """Tokens looked up and found in a prefix cache, since it began."""
-
-    hits: int = 0
-    misses: int = 0
-    queried_tokens: int = 0
-    hit_tokens: int = 0
-
-    def looked_up(self, tokens: int, hit_tokens: int) -> "PrefixTotals":
-        """Return the totals with one more text, of which `hit_tokens` were cached."""
-        hits = self.hits + (hit_tokens > 0)
-        misses = self.misses + (not hit_tokens)
-        return PrefixTotals(
-            hits, misses, self.queried_tokens + tokens, self.hit_tokens + hit_tokens
-        )
-
-    def since(self, before: "PrefixTotals") -> tuple[int, int, int, int]:
-        """Return how much each total grew since `before`, in their order."""
-        hits = self.hits - before.hits
-        misses = self.misses - before.misses
-        queried_tokens = self.queried_tokens - before.queried_tokens
-        return hits, misses, queried_tokens, self.hit_tokens - before.hit_tokens
-
-
 class ForwardCancelled(TandemError):
     """A forward pass was stopped between two layers; no session's length has changed."""
 
@@ -118,10 +90,6 @@ def never() -> bool:
 
 def ignore_exit(exit_index: int, logits: Logits) -> None:
     """Do nothing: the `on_exit` callback of a request that reads no early exit."""
-
-
-def ignore_reading(reading: Any) -> None:
-    """Do nothing: the `on_read` callback of a request without a reader."""
 
 
 class Session(Protocol):
@@ -177,9 +145,6 @@ class ForwardRequest:
     `first_layer` layers: these are their outputs, computed elsewhere. The session's keys and values
     then lack those layers, so that all its requests must be such, with one `first_layer`.
 
-    With a `reader`, which can be pickled, none of the logits are answered: what the reader makes of
-    them is handed to `on_read`, or the TandemError that it raised.
-
     `checked`: by an engine around this one, so that `check_batch` leaves it out.
     """
 
@@ -190,8 +155,6 @@ class ForwardRequest:
     extends_tree: bool = False
     exits: tuple[int, ...] = ()
     on_exit: Callable[[int, Logits], None] = ignore_exit
-    reader: Callable[[Logits], Any] | None = None
-    on_read: Callable[[Any], None] = ignore_reading
     hidden: NDArray[np.float32] | None = None
     first_layer: int = 0
     checked: bool = False
@@ -284,11 +247,42 @@ class OpensForOwners(Protocol):
 
 
 @runtime_checkable
-class CachesPrefixes(OpensForOwners, Protocol):
-    """An engine that itself keeps what its sessions begin with, and counts."""
+class KnowsLargestLogits(Protocol):
+    """An engine that knows the largest logits of a row alone (`tandem.core.known_logits`)."""
 
     @property
-    def prefix_totals(self) -> PrefixTotals: ...
+    def known_tokens(self) -> int:
+        """How many of a row's logits are the model's own."""
+
+    @property
+    def more_logprobs(self) -> str:
+        """What would make more of them known."""
+
+
+class BegunPass(Protocol):
+    """A pass that is computed elsewhere."""
+
+    def done(self) -> bool: ...
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> object:
+        """Call `fn` on any thread once it is done, at once where it is."""
+
+    def collect(self) -> list[Logits]:
+        """Return what `forward` would, once it is done, and change the sessions' lengths. Raises as
+        `forward`."""
+
+    def cancel(self) -> None:
+        """Give it up; the sessions are as before."""
+
+
+@runtime_checkable
+class DefersPasses(Protocol):
+    """An engine that only asks for passes, so that those of several jobs need not wait for one
+    another."""
+
+    def begin(self, batch: Sequence[ForwardRequest]) -> BegunPass:
+        """Ask for a pass. Until it is collected or cancelled its sessions stay as they are. Raises
+        InvalidArgument as `forward`."""
 
 
 class Engine(Protocol):

@@ -31,17 +31,15 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Parallelism:
-    """Over how many devices a model is spread: each layer over `tensor`, the layers over `pipeline`
-    groups of those. `executor` runs the workers: mp on one machine, ray on several; None: either.
-    """
+class ServerChoice:
+    """A server that computes the model, of the engine remote. `key`: sent as a bearer's token.
+    `certificates`: a file of the authorities to trust. `silent_s`: how long it may say nothing
+    within a request."""
 
-    tensor: int = 1
-    pipeline: int = 1
-    executor: str | None = None
-
-
-ONE_DEVICE = Parallelism()
+    url: str
+    key: str = ""
+    certificates: str | None = None
+    silent_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +50,11 @@ class ModelChoice:
     otherwise. `exits`, of a target: a folder of early exits, "none", or "auto" for those that lie
     beside it. `engine` names the back end, or is AUTO. `threads`: of a
     pass; 0: as the engine sees fit. `drafts`: mostly one token will be fed at a time.
-    `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers together.
     `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and tokens that
     there is room for (0: a default). `first_layers`: only so many run, and answer
     their hidden states (0: all); of torch's Llama family alone. `batch_invariant`: an engine that
-    can must compute each row to the same bits in every pass, which takes longer. `note`: what
+    can must compute each row to the same bits in every pass, which takes longer. `server`: where
+    the model is computed, for the engine remote; `source` then gives its tokenizer. `note`: what
     to say of the choice to a person who did not make it.
     """
 
@@ -68,12 +66,11 @@ class ModelChoice:
     exits: str = "none"
     engine: str = AUTO
     drafts: bool = False
-    parallel: Parallelism = ONE_DEVICE
-    kv_budget_bytes: int = 2 * 2**30
     gpu_layers: int | None = None
     kv_cells: int = 0
     first_layers: int = 0
     batch_invariant: bool = False
+    server: ServerChoice | None = None
     note: str = field(default="", compare=False)
 
 

@@ -57,8 +57,6 @@ def _check_request(request: ForwardRequest, engine: Engine) -> None:
     check_token_ids(request.token_ids, engine.vocabulary_size, "token_ids")
     if request.parents is not None and not engine.capabilities.trees:
         raise InvalidArgument("parents", "this back end does not support token trees")
-    if request.reader is not None and not engine.capabilities.readers:
-        raise InvalidArgument("reader", "this back end does not support readers")
     if request.extends_tree and (request.parents is None or session.tree is None):
         raise InvalidArgument("extends_tree", "no tree is pending in this session")
     pending = session.tree or () if request.extends_tree else ()

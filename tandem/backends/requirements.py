@@ -4,9 +4,11 @@ what a preset may choose it does without."""
 
 from dataclasses import replace
 
-from tandem.backends.interface import Capabilities, Engine
-from tandem.core.errors import FailedPrecondition
+from tandem.backends.interface import Capabilities, Engine, KnowsLargestLogits
+from tandem.core.errors import FailedPrecondition, InvalidArgument
+from tandem.core.known_logits import check_decidable
 from tandem.specdec.choices import Control, Predraft
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset, VerifySettings
 
 
@@ -50,6 +52,20 @@ def check_verify_settings(settings: VerifySettings, *, target: Engine) -> None:
         settings.preset_name,
         _lacking("target", target_requirements(settings), target.capabilities),
     )
+
+
+def check_params(params: GenerationParams, *, target: Engine) -> None:
+    """Raise InvalidArgument naming what the target cannot decide or tell: one that knows the
+    largest logits of a row alone is exact only where these decide."""
+    if not isinstance(target, KnowsLargestLogits):
+        return
+    known = target.known_tokens
+    if known >= target.vocabulary_size:
+        return
+    check_decidable(params.sampling, params.processors, known=known, remedy=target.more_logprobs)
+    if params.prompt_logprobs:
+        why = "the target does not tell of every token of a prompt"
+        raise InvalidArgument("prompt_logprobs", why)
 
 
 def _lacking(side: str, needed: Capabilities, has: Capabilities | None) -> tuple[str, ...]:

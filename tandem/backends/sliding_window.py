@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tandem.backends.interface import (
-    CachesPrefixes,
     Engine,
     ForwardRequest,
     Logits,
@@ -25,14 +24,6 @@ from tandem.core.errors import InvalidArgument
 
 LEAST_WINDOW = 4
 """Of a long text at least so many times the nodes of a tree are read."""
-
-
-def with_sliding_window(engine: Engine) -> Engine:
-    """Return a draft engine that also opens sessions longer than its context. An engine that caches
-    prefixes itself is returned as it is: it knows texts by their beginning."""
-    if isinstance(engine, CachesPrefixes):
-        return engine
-    return SlidingWindowEngine(engine)
 
 
 def has_sliding_window(engine: Engine, spare: int = 0) -> bool:

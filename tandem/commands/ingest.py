@@ -132,8 +132,8 @@ class Tally:
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0)
 @json_option("Print only one JSON object with the counts and the refused files.")
 def ingest(**options: Any) -> None:
-    """Put documents into an index: text, source code, Markdown, HTML, PDF, CSV, JSON lines; with
-    the extra 'office' also Word, Excel and PowerPoint files.
+    """Put documents into an index: text, source code, Markdown, HTML, PDF, CSV, JSON lines, Word,
+    Excel and PowerPoint files, and mails.
 
     PATHS are files, or folders whose files of these kinds are taken. A document is known by its
     path as given here: the same again costs nothing, a changed one replaces the old. A document

@@ -81,6 +81,10 @@ _DEFAULTS = {
     "draft": "the target's own, or lookup in the text",
     "target": f"{TARGET_VARIABLE}, or the best chat model here",
 }
+_PLACES = {
+    "draft": "or NAME@COMMIT of the hub",
+    "target": "NAME@COMMIT of the hub, or the address of a vLLM or SGLang server",
+}
 _DTYPES = {"draft": "int8 if it was made to draft, else float32", "target": "float32"}
 
 
@@ -89,8 +93,8 @@ def _model_options(side: str) -> Callable[[Command], Command]:
         click.option(
             f"--{side}",
             metavar="MODEL",
-            help=f"{side.capitalize()} model: a folder, a GGUF file, a name of 'tandem models', or"
-            f" NAME@COMMIT of the hub. Default: {_DEFAULTS[side]}.",
+            help=f"{side.capitalize()} model: a folder, a GGUF file, a name of 'tandem models',"
+            f" {_PLACES[side]}. Default: {_DEFAULTS[side]}.",
         ),
         click.option(
             f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."

@@ -19,6 +19,7 @@ HELP_ALL = "--help-all"
 
 TITLES = (
     "Model",
+    "Target server",
     "Sampling",
     "Schedule",
     "Link",

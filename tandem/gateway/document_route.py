@@ -29,6 +29,7 @@ _FORMATS: Mapping[str, str] = {
     "htm": "html",
     "csv": "csv",
     "tsv": "csv",
+    "eml": "eml",
 }
 _BINARY_FORMATS = frozenset({"pdf", "docx", "xlsx", "pptx"})
 """Extensions of files that are no text: read as what they are only where they come in base64."""

@@ -1,20 +1,19 @@
-"""Documents out of files: plain text, Markdown, HTML, PDF, JSON lines, tables, office documents.
+"""Documents out of files: plain text, Markdown, HTML, PDF, JSON lines, tables, office documents,
+mails.
 
-Invariant: a file that is not what it says, or is too large, is an InvalidArgument that says so; in
-JSON lines only the line at fault is refused. Whoever's bytes these are, nothing of them is run or
-fetched. All but PDF take a time that grows no faster than the file. What a PDF takes nobody knows
-before, and the library that reads HTML is C; so `extractor` reads both in a process that can be
-killed.
+Invariant: a file that is not what it says, is too large, or has no text, is an InvalidArgument that
+says so; in JSON lines only the line at fault is refused. Whoever's bytes these are, nothing of them
+is run or fetched. All but PDF take a time that grows no faster than the file. What a PDF takes
+nobody knows before, and libraries that read files are C; so `extractor` reads them in a process
+that can be killed.
 """
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -22,9 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
-from tandem.index.office import csv_text, docx_text, pptx_text, xlsx_text
+from tandem.index.decoding import decoded_page, decoded_text
+from tandem.index.mail_text import mail_text
+from tandem.index.office import docx_text, pptx_text, xlsx_text
+from tandem.index.page_text import page_text
 from tandem.index.pdf_columns import TextPlaces, by_columns
 from tandem.index.records import MAX_TITLE_LENGTH, Document
+from tandem.index.tables import csv_text
 
 if TYPE_CHECKING:
     from pypdf import PageObject
@@ -33,24 +36,6 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 """Of a file as it comes, or of one line of JSON lines."""
 MAX_TEXT_LENGTH = 16 * 2**20
 """Letters of what was extracted; a small PDF can hold very much."""
-MAX_HTML_DEPTH = 1000
-"""An end tag is sought among all elements that are open: their number is what keeps time linear.
-Browsers stop at 512."""
-HTML_PIECE_BYTES = 2**14
-"""What is parsed before the depth is looked at again."""
-DECLARATION_BYTES = 1024
-"""How far into a page its encoding may be declared, as HTML has it."""
-
-
-DETECTED_BYTES = 2**14
-"""Around the first byte that is not UTF-8: where an encoding is looked for, which takes time."""
-_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, with which it begins
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 
 
 class Format(StrEnum):
@@ -63,10 +48,11 @@ class Format(StrEnum):
     DOCX = "docx"
     XLSX = "xlsx"
     PPTX = "pptx"
+    EML = "eml"
 
 
 _TEXT_SUFFIXES = """
-    .txt .text .rst .log .adoc .org .tex .srt .vtt .eml
+    .txt .text .rst .log .adoc .org .tex .srt .vtt
     .json .yaml .yml .toml .ini .cfg .conf .xml .sql .graphql .proto .tf
     .py .pyi .js .mjs .jsx .ts .tsx .css .scss .java .kt .scala .go .rs .swift .c .h .cc .cpp .hpp
     .cs .m .rb .php .pl .lua .r .jl .hs .ml .ex .erl .clj .dart .sh .bash .zsh .fish .ps1 .bat
@@ -81,6 +67,7 @@ FORMAT_OF_SUFFIX = {
     **dict.fromkeys((".docx", ".docm"), Format.DOCX),
     **dict.fromkeys((".xlsx", ".xlsm"), Format.XLSX),
     **dict.fromkeys((".pptx", ".pptm"), Format.PPTX),
+    ".eml": Format.EML,
 }
 
 
@@ -112,8 +99,7 @@ def extract(
     except InvalidArgument as error:
         yield Refusal(document_id, str(error))
     except ImportError as error:
-        extra = "office" if form in (Format.DOCX, Format.XLSX, Format.PPTX) else "documents"
-        why = f"content: {form} needs a package ({error}): {install_command(extra)}"
+        why = f"content: {form} needs a package ({error}): {install_command('documents')}"
         yield Refusal(document_id, why)
 
 
@@ -121,26 +107,30 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
     check_size(len(content))
     match form:
         case Format.HTML:
-            heading, text = _from_html(content)
+            heading, text = page_text(decoded_page(content))
         case Format.PDF:
             heading, text = _from_pdf(content)
-            if not text.strip():  # which nobody would ever find
-                raise InvalidArgument("content", "is a PDF without text: its pages are pictures")
         case Format.DOCX:
             heading, text = docx_text(content)
         case Format.XLSX:
             heading, text = xlsx_text(content)
         case Format.PPTX:
             heading, text = pptx_text(content)
+        case Format.EML:
+            heading, text = mail_text(content)
         case Format.CSV:
-            heading, text = "", csv_text(_decoded(content))
+            heading, text = "", csv_text(decoded_text(content))
         case Format.MARKDOWN:
-            text = _decoded(content)
+            text = decoded_text(content)
             heading = _first_heading(text)
         case _:
             heading = ""
-            text = _decoded(content)
-    document = Document(document_id, _tidy(text), (title or heading).strip()[:MAX_TITLE_LENGTH])
+            text = decoded_text(content)
+    text, shown = _joined(_tidy(text)), _joined(title or heading).strip()[:MAX_TITLE_LENGTH]
+    if not text.strip("\ufffd\n "):  # which nobody would ever find
+        pictures = "is a PDF without text: its pages are pictures"
+        raise InvalidArgument("content", pictures if form is Format.PDF else "has no text")
+    document = Document(document_id, text, shown)
     document.validate()
     return document
 
@@ -163,7 +153,7 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
     try:
         check_size(len(line))
         try:
-            fields: Any = json.loads(_decoded(line))
+            fields: Any = json.loads(decoded_text(line))
         except (ValueError, RecursionError) as error:
             raise InvalidArgument("content", f"is not JSON: {error}") from error
         if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
@@ -174,59 +164,12 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
             place = f"{document_id}#{own_id}"
         shown = title.strip()[:MAX_TITLE_LENGTH] if isinstance(title, str) else ""
         document = Document(place, _tidy(fields["text"]), shown)
+        if not document.text:
+            raise InvalidArgument("content", "has no text")
         document.validate()
     except InvalidArgument as error:
         return Refusal(place, str(error))
     return document
-
-
-def is_utf8(content: bytes) -> bool:
-    """Return whether `content` is UTF-8, so that its encoding need not be guessed."""
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _decoded(content: bytes) -> str:
-    """Decode text in UTF-8, in UTF-16 or UTF-32 that begins with a byte order mark, or in the
-    encoding that its bytes suggest."""
-    for mark, encoding in _MARKS.items():
-        if content.startswith(mark):
-            try:
-                return content.decode(encoding)
-            except UnicodeDecodeError as error:
-                why = f"begins as {encoding} but is none: {error.reason} at {error.start}"
-                raise InvalidArgument("content", why) from error
-    if b"\0" in content:
-        raise InvalidArgument("content", f"is not text: a zero byte at {content.index(0)}")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        sample = content[max(0, error.start - DETECTED_BYTES // 2) :][:DETECTED_BYTES]
-        if (likely := _likely_encoding(sample)) is not None:
-            with suppress(UnicodeDecodeError):
-                return content.decode(likely)
-        why = f"is text of no known encoding: byte {content[error.start]:#04x} at {error.start}"
-        raise InvalidArgument("content", why) from error
-
-
-def _likely_encoding(sample: bytes) -> str | None:
-    """Guess an encoding by what the text would look like; return None for bytes that look like no
-    text."""
-    from charset_normalizer import from_bytes
-
-    matches = list(from_bytes(sample))
-    if not matches:
-        return None
-    # The likeliest first; of those that are as likely, as is common for a few words, the encoding
-    # that most such files have.
-    best = matches[0]
-    as_likely = [m for m in matches if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
-    if any("cp1252" in (match.encoding, *match.could_be_from_charset) for match in as_likely):
-        return "cp1252"
-    return str(best.encoding)
 
 
 def _first_heading(text: str) -> str:
@@ -235,105 +178,6 @@ def _first_heading(text: str) -> str:
         if line.startswith(("# ", "#\t")) and (heading := line[1:].strip().rstrip("#").rstrip()):
             return heading
     return ""
-
-
-def _from_html(content: bytes) -> tuple[str, str]:
-    """Return (title, text) of a page: what a reader sees, one line per block."""
-    from lxml import etree
-
-    if b"\0" in content:
-        raise InvalidArgument("content", f"is not HTML: a zero byte at {content.index(0)}")
-    if not content:  # which the parser calls an error
-        return "", ""
-    page = _Page()
-    parser = etree.HTMLParser(
-        target=page,
-        encoding=_html_encoding(content),
-        huge_tree=True,  # no tree is built: the limits of one would only cut long texts off
-        no_network=True,
-        remove_comments=True,
-        remove_pis=True,
-    )
-    try:
-        for start in range(0, len(content), HTML_PIECE_BYTES):
-            parser.feed(content[start : start + HTML_PIECE_BYTES])
-        parser.close()
-    except etree.LxmlError as error:
-        raise InvalidArgument("content", f"is not readable HTML: {error}") from error
-    return " ".join(page.title), re.sub(r"[^\S\n]+", " ", "".join(page.text))
-
-
-def _html_encoding(content: bytes) -> str | None:
-    """Return a page's encoding; None leaves it to what the page declares. Content that reads as
-    UTF-8 is UTF-8, whatever it declares; without a declaration it is windows-1252, as in
-    browsers."""
-    if content.startswith(codecs.BOM_UTF8):
-        return "utf-8"
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        head = content[:DECLARATION_BYTES].lower()
-        return None if b"charset" in head or b"encoding" in head else "windows-1252"
-    return None if content.isascii() else "utf-8"
-
-
-class _Page:
-    """Told of tags and text by the parser, which closes what a page leaves open."""
-
-    def __init__(self) -> None:
-        self.title: list[str] = []
-        """Words of the first title."""
-        self.text: list[str] = []
-        self._depth = 0
-        self._hidden_below: int | None = None
-        """The depth of the outermost element whose text is not shown."""
-        self._in_title = self._had_title = False
-
-    def start(self, tag: str, attributes: object) -> None:
-        self._depth += 1
-        if self._depth > MAX_HTML_DEPTH:
-            why = f"more than {MAX_HTML_DEPTH} HTML elements are nested"
-            raise InvalidArgument("content", why)
-        if self._hidden_below is not None:
-            return
-        if tag == "title" and not self._had_title:
-            self._in_title = self._had_title = True
-            self._hidden_below = self._depth
-        elif tag in _HIDDEN:
-            self._hidden_below = self._depth
-        elif tag in _BLOCKS:
-            self._end_line()
-
-    def end(self, tag: str) -> None:
-        if self._hidden_below == self._depth:
-            self._hidden_below = None
-            self._in_title = False
-        elif self._hidden_below is None and tag in _BLOCKS:
-            self._end_line()
-        self._depth -= 1
-
-    def data(self, text: str) -> None:
-        if self._hidden_below is None:
-            self.text.append(text)
-        elif self._in_title and (words := text.strip()):
-            self.title.append(words)
-
-    def _end_line(self) -> None:
-        if not self.text or self.text[-1] != "\n\n":
-            self.text.append("\n\n")
-
-    def close(self) -> None:
-        """Do nothing: the parser requires this method."""
-
-
-_HIDDEN = frozenset(("script", "style", "template", "noscript"))
-_BLOCKS = frozenset(
-    (
-        *("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figure", "footer"),
-        *("form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"),
-        *("p", "pre", "section", "table", "tr", "ul"),
-    )
-)
 
 
 _PYTHON_ERRORS = (
@@ -392,3 +236,9 @@ def _tidy(text: str) -> str:
     text = "\n".join([line.rstrip() for line in lines])  # a pattern reads each run from each blank
     text = re.sub(r"\n{3,}", "\n\n", text)
     return re.sub(r"[^\S\n]{17,}", " " * 16, text).strip()
+
+
+def _joined(text: str) -> str:
+    """Return the text with the halves of letters joined that a file has apart; a half without its
+    other becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

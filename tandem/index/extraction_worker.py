@@ -22,8 +22,8 @@ from tandem.index.records import Document
 
 LENGTH = struct.Struct("<Q")
 OUT_OF_MEMORY = 97
-NICENESS = 10
 """The exit status of a process that may not have what it needs."""
+NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ def main(memory_bytes: int) -> None:
         # Before memory is limited: a library that is loaded late would count as the file's.
         import charset_normalizer  # noqa: F401
         import lxml.etree  # noqa: F401
+        import openpyxl  # noqa: F401
         import pypdf  # noqa: F401
+        import webencodings  # noqa: F401
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_AS, memory_bytes)

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from tandem.core.errors import Unavailable
+from tandem.index.decoding import is_utf8
 from tandem.index.extraction import (
     MAX_DOCUMENT_BYTES,
     MAX_TEXT_LENGTH,
     Format,
     Refusal,
-    is_utf8,
     json_lines,
 )
 from tandem.index.extraction_worker import (

@@ -125,7 +125,7 @@ class ChunkedPrefill:
         request.session.rollback(self._starts[number] + fed)
         wanted = 0 if self._read_rows is None else self._chunk[1]
         part = _part(request, fed, fed + self._chunk[1])
-        # Neither exits nor readers: those are for the logits that are asked for.
+        # No exits: those are for the logits that are asked for.
         chunk = ForwardRequest(
             request.session,
             part.token_ids,

@@ -23,6 +23,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tandem.backends.interface import (
+    BegunPass,
+    DefersPasses,
     Engine,
     EngineFailed,
     ForwardCancelled,
@@ -81,6 +83,16 @@ class _Aside:
     due_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """The pass of one job, which is computed elsewhere."""
+
+    handle: JobHandle[Any]
+    begun: BegunPass
+    tokens: int
+    started_s: float
+
+
 class _Batch:
     """The jobs of one pass, and their requests. `shares_chunk`: a chunk of a long prompt is among
     it, beside others' requests."""
@@ -119,6 +131,7 @@ class EngineThread:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._active: list[JobHandle[object]] = []
         self._aside: list[_Aside] = []
+        self._elsewhere: list[_Elsewhere] = []
         self._woken = False
         self._notifier = LoopNotifier()
         self._delay = BatchingDelay()
@@ -164,10 +177,17 @@ class EngineThread:
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunks.rows)
         self._submitted += 1
         self._begun.clear()
+        if isinstance(self.engine, DefersPasses):
+            handle.future.add_done_callback(self._given_up)
         # The thread never looks at the result's type.
         self._put(partial(self._admit, handle))  # type: ignore[arg-type]
         self._watch_for(handle.future)
         return handle
+
+    def _given_up(self, future: asyncio.Future[Any]) -> None:
+        """Have a pass that is computed elsewhere end, if nobody waits for it any more."""
+        if future.cancelled():
+            self._inbox.put(self._wake)
 
     def let_begin(self) -> None:
         """Let the pass over what was just submitted begin before this loop goes on, where only one
@@ -302,12 +322,19 @@ class EngineThread:
         return False
 
     def _run(self) -> None:
+        engine = self.engine
         while self._receive():
             self._drop_cancelled()
             self._resume_set_aside()
-            if self._active:
+            self._collect()
+            if self._active and isinstance(engine, DefersPasses):
+                for handle in list(self._active):
+                    self._begin(engine, handle)
+            elif self._active:
                 self._pass(list(self._active))
-        for handle in [*self._active, *(aside.handle for aside in self._aside)]:
+        aside = [one.handle for one in self._aside]
+        elsewhere = [one.handle for one in self._elsewhere]
+        for handle in [*self._active, *aside, *elsewhere]:
             self._end(handle, Unavailable("the engine stopped during the job"))
         self._notifier.send()
 
@@ -318,6 +345,10 @@ class EngineThread:
         for aside in [aside for aside in self._aside if aside.handle.cancelled]:
             aside.handle.close()
             self._aside.remove(aside)
+        for one in [one for one in self._elsewhere if one.handle.cancelled]:
+            one.begun.cancel()
+            one.handle.close()
+            self._elsewhere.remove(one)
 
     def _receive(self) -> bool:
         """Take what was handed over; False once the thread is to end. With nothing to do, wait for
@@ -477,6 +508,43 @@ class EngineThread:
                 self._end(handle, handle.done())
         except Exception as error:  # the job's own; its neighbours' passes stand
             self._end(handle, error)
+
+    def _begin(self, engine: DefersPasses, handle: JobHandle[object]) -> None:
+        """Ask for the pass of one job, or for the next part of a long prompt."""
+        started_s = time.perf_counter()
+        try:
+            requests = handle.requests()
+            if not requests:
+                assert handle.prefill is not None, "only a long prompt feeds nothing by itself"
+                requests = handle.prefill.next_chunk()
+            begun = engine.begin(requests)
+        except Exception as error:  # the job's own
+            self._end(handle, error)
+            self._notifier.send()
+            return
+        handle.started_s = handle.started_s or started_s
+        handle.batch_size = max(handle.batch_size, 1)
+        self._active.remove(handle)
+        tokens = sum(len(request.token_ids) for request in requests)
+        self._elsewhere.append(_Elsewhere(handle, begun, tokens, started_s))
+        begun.add_done_callback(lambda _: self._inbox.put(self._wake))
+
+    def _collect(self) -> None:
+        """Give the jobs whose passes are done elsewhere their logits."""
+        for one in [one for one in self._elsewhere if one.begun.done()]:
+            self._elsewhere.remove(one)
+            self._active.append(one.handle)
+            try:
+                logits = one.begun.collect()
+            except Exception as error:
+                if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
+                    self._watchdog.failed(type(error).__name__)
+                self._end(one.handle, error)
+            else:
+                self._watchdog.works()
+                self._tell(time.perf_counter() - one.started_s, 1, one.tokens)
+                self._take([(one.handle, logits)])
+            self._notifier.send()
 
     def _set_aside(self, handle: JobHandle[object], logits: list[Logits], pending: Pending) -> None:
         # An engine may write the next pass's logits where these are.

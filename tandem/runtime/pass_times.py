@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.interface import DefersPasses, Engine, ForwardRequest
 
 DRAFT_ROWS = (2, 5)
 """Tokens of the longer passes: one draft, or four, and the token before them. An engine that
@@ -20,6 +20,8 @@ PROMPT_ROWS = (16, 64, 256)
 _LONG_ENOUGH_S = 0.1
 """What the further tokens of a pass have to take, to say what more of them would."""
 _REPEATS = 3
+_FOLLOWING = 8
+"""Passes over one token after another, of which the mean counts."""
 _ENOUGH_S = 0.3
 """Seconds after which no pass is repeated: a large model's passes vary less."""
 
@@ -52,13 +54,17 @@ def measure_pass_times(
     then over a prompt's. The shortest of each counts, as other programs only make passes longer; of
     the further rows the dearest do. Returns None where the context is shorter than that, or the
     clock too coarse."""
-    if engine.context_length < max(DRAFT_ROWS):
+    if engine.context_length < max(*DRAFT_ROWS, 1 + _FOLLOWING):
         return None
     shortest_s = dict.fromkeys((1, *DRAFT_ROWS), inf)
     began_s = clock()
     for _ in range(_REPEATS):
         for rows in shortest_s:
-            shortest_s[rows] = min(shortest_s[rows], _pass_s(engine, rows, rows, clock))
+            if rows == 1 and isinstance(engine, DefersPasses):
+                pass_s = _following_s(engine, clock)
+            else:
+                pass_s = _pass_s(engine, rows, rows, clock)
+            shortest_s[rows] = min(shortest_s[rows], pass_s)
         if clock() - began_s > _ENOUGH_S:
             break
     first_s = shortest_s[1]
@@ -82,5 +88,19 @@ def _pass_s(engine: Engine, rows: int, logits_to_keep: int, clock: Callable[[], 
         started_s = clock()
         engine.forward([ForwardRequest(session, token_ids, logits_to_keep)])
         return clock() - started_s
+    finally:
+        session.close()
+
+
+def _following_s(engine: Engine, clock: Callable[[], float]) -> float:
+    """Return the seconds of a pass over one token that follows such a pass: an engine elsewhere may
+    read these from one answer, of which the first has all of the way there."""
+    session = engine.open(1 + _FOLLOWING)
+    try:
+        ((row,),) = engine.forward([ForwardRequest(session, (0,), 1)])
+        started_s = clock()
+        for _ in range(_FOLLOWING):
+            ((row,),) = engine.forward([ForwardRequest(session, (int(row.argmax()),), 1)])
+        return (clock() - started_s) / _FOLLOWING
     finally:
         session.close()

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tandem.backends.interface import KV_BLOCK, CachesPrefixes, PrefixTotals, Session
+from tandem.backends.interface import KV_BLOCK, Session
 from tandem.core.errors import Unavailable
 from tandem.core.sharing import NOBODY_SHARES, Sharing, parse_sharing
 from tandem.net.tenant import Tenant
@@ -87,9 +87,6 @@ class PrefixCache:
         self._computing: dict[tuple[Tenant, tuple[int, ...]], asyncio.Event] = {}
         series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.copies else 0)
         series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
-        engine = thread.engine
-        self._caching = engine if isinstance(engine, CachesPrefixes) else None
-        self._counted = self._caching.prefix_totals if self._caching else PrefixTotals()
 
     def find(self, text: KeptText) -> KeptPrefix:
         """Find the cached blocks of a session's text, except for its last token: a pass needs
@@ -120,14 +117,6 @@ class PrefixCache:
             self._computing[key] = asyncio.Event()
             prefix.on_left = lambda: self._computing.pop(key).set()
         return prefix
-
-    def count_engine_lookups(self) -> None:
-        """Count lookups and hits of the engine's own prefix cache since the last call. By one
-        thread."""
-        if self._caching is not None:
-            before, self._counted = self._counted, self._caching.prefix_totals
-            if self._counted != before:
-                self._series.looked_up_many(*self._counted.since(before))
 
     def make_room(self) -> None:
         """Forget what the sessions leave no room for."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import InvalidArgument
 from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import RowsAfter
@@ -21,12 +21,7 @@ from tandem.runtime.engine_jobs import ASIDE_S, Job
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.judge import (
-    DistributionAt,
-    RemoteJudge,
-    RemoteReading,
-    Verification,
-)
+from tandem.specdec.judge import DistributionAt, Verification
 from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import NO_TEXTS, TextDrafts
 from tandem.specdec.rounds.messages import EarlyVerdict
@@ -36,6 +31,8 @@ from tandem.specdec.verify_task import VerifyTask
 Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]
+CheckRow = Callable[[Array, Array], None]
+"""Takes a row of logits [V] and what a request's processors made of it."""
 
 
 def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
@@ -221,8 +218,8 @@ class VerifyJob(Job[Verification]):
     """One pass over a task's tokens; the result is what the task's judge reads from its logits.
 
     A row becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on
-    the engine thread. With `remote` the logits are read where they are, and processed by nothing. A
-    task that reads its prompt is read in chunks (`read_rows`), and reads no early exits."""
+    the engine thread. A task that reads its prompt is read in chunks (`read_rows`), and reads no
+    early exits."""
 
     def __init__(
         self,
@@ -231,11 +228,11 @@ class VerifyJob(Job[Verification]):
         sampling: SamplingParams,
         on_early: OnEarly = lambda verdict: None,
         rows: RowsAfter | None = None,
-        remote: RemoteJudge | None = None,
+        check_row: CheckRow = lambda logits, processed: None,
     ) -> None:
+        """Set up the pass. `check_row` raises where what is done to a row makes it undecidable."""
+        self._check_row = check_row
         self._session = session
-        self._remote = remote
-        self._reading: RemoteReading | TandemError | None = None
         self._work = work
         self._sampling = sampling
         self._on_early = on_early
@@ -262,8 +259,6 @@ class VerifyJob(Job[Verification]):
             hidden=work.hidden,
             first_layer=work.first_layer,
         )
-        if self._remote is not None:
-            return replace(request, reader=self._remote.reader, on_read=self._take_reading)
         if work.early is None or self.read_rows is not None:
             return request
         return replace(request, exits=work.early.exits, on_exit=self._judge_early)
@@ -283,16 +278,7 @@ class VerifyJob(Job[Verification]):
             if verdict is not None:
                 self._on_early(verdict)
 
-    def _take_reading(self, reading: RemoteReading | TandemError) -> None:
-        self._reading = reading
-
     def take(self, logits: Logits) -> bool:
-        if self._remote is not None:
-            assert self._reading is not None, "the pass is over"
-            if isinstance(self._reading, TandemError):
-                raise self._reading
-            self._judgement = self._remote.whole(self._reading)
-            return True
         self._judgement = self._work.judge.judge(self._rows_of(logits))
         return True
 
@@ -302,9 +288,13 @@ class VerifyJob(Job[Verification]):
         if rows is None:
             return lambda row: LogitsDistribution(logits[row], sampling)
         fed_before = self._work.fed_before
-        return lambda row: LogitsDistribution(
-            rows.processed(logits[row], fed_before(row)), sampling
-        )
+
+        def distribution_at(row: int) -> LogitsDistribution:
+            processed = rows.processed(logits[row], fed_before(row))
+            self._check_row(logits[row], processed)
+            return LogitsDistribution(processed, sampling)
+
+        return distribution_at
 
     def result(self) -> Verification:
         assert self._judgement is not None, "the pass is over"

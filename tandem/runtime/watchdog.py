@@ -103,6 +103,10 @@ class Watchdog:
         """Record that a pass of a job or a probe had results."""
         self.progressed(now)
         self._silences.add(self._rows, self._longest_s)
+        self.works()
+
+    def works(self) -> None:
+        """Record that the engine works: a pass had results, here or elsewhere."""
         self._suspicion = ""
         self._failed_probes = 0
 

@@ -1,6 +1,5 @@
-"""One judge for chains, trees, early exits and logits in another process: it walks from the first
-position on, from draft to accepted draft, and ends with the first rejection, the last draft or the
-token that ends the text.
+"""One judge for chains, trees and early exits: it walks from the first position on, from draft to
+accepted draft, and ends with the first rejection, the last draft or the token that ends the text.
 
 Invariant: lazy. A position's target distribution is asked for only once all drafts before it are
 accepted, and none after the first rejection. Frozen, so that it may judge on the engine thread."""
@@ -9,13 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 
-import numpy as np
-
-from tandem.core.distribution import Distribution, LogitsDistribution
+from tandem.core.distribution import Distribution
 from tandem.core.frozen import frozen
-from tandem.core.probs import Array, SamplingParams, one_hot
+from tandem.core.probs import Array
 from tandem.specdec.messages import TokenLogprob
 from tandem.specdec.rules import AcceptanceRule, PayloadRule, Proposal, Replacement, TargetProbs
 
@@ -108,115 +104,3 @@ class Judge:
         if node + 1 < len(self.known):
             return self.known[node + 1]
         return self.rule.prepare(distribution_at(self.row(node)), position)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteJudge:
-    """A judge whose logits are in another process: what goes there, and what comes back.
-
-    It judges chains, for a caller who asks for no log-probabilities: those need whole
-    distributions. Draft distributions stay here; of the target's at most one comes back: that of
-    the refused draft, which its replacement is drawn from, or that of the position after all
-    drafts. Where the rule takes tokens alone, and at temperature 0, that is a token id.
-
-    Invariant: what `whole` makes of a reading is, to the last bit, what the judge itself finds in
-    the same logits, but for the targets of accepted drafts, in whose place their tokens stand."""
-
-    judge: Judge
-    sampling: SamplingParams
-    vocabulary_size: int
-
-    @property
-    def reader(self) -> LogitsReader:
-        """Return the reader to send to the logits. The first drafts stay here where their targets
-        are known before."""
-        judge = self.judge
-        steps = [judge.steps[node - 1] for node in range(len(judge.steps))]
-        known = len(judge.known)
-        light = chain_steps(_without_probs(step.proposal) for step in steps[known:])
-        postponed = Postponed(judge.rule, judge.payloads.rng)
-        base = judge.base + known
-        rest = replace(judge, base=base, steps=light, known=(), payloads=postponed)
-        return LogitsReader(rest, self.sampling)
-
-    def whole(self, reading: RemoteReading) -> Verification:
-        """Return the verification of the whole chain, with what a rejection brings."""
-        judge = self.judge
-        known = len(judge.known)
-        if not known:
-            return self._finished(reading, ())
-        only: Steps = {node: judge.steps[node] for node in range(-1, known - 1)}
-        first = replace(judge, steps=only, bonus=False).judge(_no_row)
-        end = judge.base + len(first.path)
-        ended = end >= judge.length_limit or judge.eos.intersection(first.token_ids)
-        if first.replacement is not None or ended:
-            return first
-        return self._finished(reading, first.token_ids)
-
-    def _finished(self, reading: RemoteReading, first: tuple[int, ...]) -> Verification:
-        token_ids = (*first, *reading.token_ids)
-        path = tuple(range(len(token_ids)))
-        if reading.next is None:
-            return Verification(path, token_ids, token_ids)
-        target = self._target(reading.next)
-        judge = self.judge
-        replacement = None
-        if reading.refused:
-            proposal = judge.steps[len(path) - 1].proposal
-            replacement = judge.payloads.payload(target, proposal, judge.base + len(path))
-        return Verification(path, token_ids, (*token_ids, target), replacement)
-
-    def _target(self, target: TargetProbs) -> TargetProbs:
-        if isinstance(target, int) and not self.judge.rule.drafter_invariant:
-            return one_hot(self.vocabulary_size, target)
-        return target
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RemoteReading:
-    """The accepted tokens, and the target of the position after them, where one was asked for; at
-    temperature 0 its token. `refused`: the draft there is not that target's."""
-
-    token_ids: tuple[int, ...]
-    next: TargetProbs | None
-    refused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LogitsReader:
-    """Reads logits [rows, V] where they are."""
-
-    judge: Judge
-    sampling: SamplingParams
-
-    def __call__(self, logits: Array) -> RemoteReading:
-        verification = self.judge.judge(lambda row: LogitsDistribution(logits[row], self.sampling))
-        following = verification.next_target
-        if self.sampling.greedy and isinstance(following, np.ndarray):
-            following = int(following.argmax())
-        return RemoteReading(
-            verification.token_ids, following, verification.replacement is not None
-        )
-
-
-class Postponed(PayloadRule):
-    """Only that there was a rejection: its payload is made elsewhere."""
-
-    __slots__ = ()
-    kind = int
-
-    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        return -1
-
-
-def _without_probs(proposal: Proposal) -> Proposal:
-    """Return a proposal without distributions: a single draft is judged by its probability
-    alone."""
-    if proposal.draft_probs is None:
-        return proposal
-    (token_id,) = proposal.token_ids
-    return Proposal(proposal.token_ids, draft_prob=proposal.draft_probs[token_id])
-
-
-def _no_row(row: int) -> Array:
-    raise AssertionError("these targets are known")

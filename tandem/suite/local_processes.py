@@ -199,6 +199,8 @@ class LocalSuite:
             name = "verifier" if number == 1 else f"{number}-verifier"
             target = _model_flags(settings.target)
             flags[name] = {"port": port, **target, "exits": settings.target.exits}
+            if settings.target.server is not None:  # its key is in the environment
+                flags[name]["target-url"] = settings.target.server.url
             if settings.target.batch_invariant:
                 flags[name]["batch-invariant"] = "true"
             flags[name] |= cloud_draft_flags(settings.cloud_draft)

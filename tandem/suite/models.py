@@ -1,6 +1,7 @@
 """Which models a command uses, and loading them."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ BY_NAME = (AUTO, "torch", "llamacpp")
 """Engines whose models may be named instead of given by folder or file."""
 LOOKUP = "lookup"
 """The engine that drafts without a model."""
-WITH_TOKENIZERS = (*BY_NAME, "vllm")
+WITH_TOKENIZERS = (*BY_NAME, "remote")
 """Engines of models whose tokenizer says what may be looked up."""
 DEMO_DRAFT = "demo-draft"
 DEMO_TARGET = "demo-target"
@@ -35,6 +36,9 @@ DEMO_BANNER = (
     f" 'tandem pull {RECOMMENDED}' gets a model that can"
 )
 SIDES = ("draft", "target")
+_AT_SERVER = re.compile(r"(?:(?P<model>.+)@)?(?P<url>https?://.+)")
+"""A model that a server computes: its address, after the model where the tokenizer is to come from
+elsewhere than the server says."""
 
 
 class CannotLoad(TandemError):
@@ -70,6 +74,8 @@ def choose_model(
     (see `local_models`), or NAME@COMMIT of the hub. Without a `dtype` it is float32, and int8 for a
     model that was trained to draft, which was trained in 8 bits. Raises CannotLoad for a name that
     means none or several. Sources for back ends other than the default ones are theirs to check."""
+    if (at_server := _AT_SERVER.fullmatch(source)) is not None:
+        return _served_model(at_server["model"], at_server["url"], engine)
     revision = None
     if not Path(source).exists() and not is_gguf(source) and engine in BY_NAME:
         name, at, commit = source.rpartition("@")
@@ -78,6 +84,30 @@ def choose_model(
         _check_readable(Path(source))
     dtype = dtype or ("int8" if only_drafts(source) else "float32")
     return ModelChoice(source, revision, device, dtype, exits=exits, engine=engine)
+
+
+def _served_model(model: str | None, url: str, engine: str) -> ModelChoice:
+    """Return the model that the server at `url` computes, by what its settings say of the key and
+    the certificates. Raises CannotLoad where nothing here has its tokenizer, or InvalidArgument."""
+    from tandem.backends.remote import served_model
+    from tandem.services.verifier.config import VerifierSettings, server_choice
+
+    server = server_choice(VerifierSettings(target_url=url))
+    assert server is not None, "it has an address"
+    try:
+        name = served_model(server) if model is None else model
+    except InvalidArgument as error:
+        raise CannotLoad(f"target: {error.why}") from error
+    try:
+        tokenizer = choose_model(name)
+    except CannotLoad as error:
+        if model is not None:
+            raise
+        raise CannotLoad(
+            f"target: the tokenizer of {name!r}, which {url} serves, is not on this machine;"
+            f" say where it is: --target FOLDER@{url} or --target NAME@COMMIT@{url}"
+        ) from error
+    return replace(tokenizer, engine="remote" if engine == AUTO else engine, server=server)
 
 
 def choose_target(

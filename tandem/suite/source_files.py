@@ -102,9 +102,9 @@ def _below(
             yield Refusal(entry.as_posix(), "is hidden")
             continue
         try:
-            mode = entry.lstat().st_mode
-            if stat.S_ISLNK(mode) and root is None:
-                mode = entry.stat().st_mode
+            status = entry.lstat()
+            if stat.S_ISLNK(status.st_mode) and root is None:
+                status = entry.stat()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP) and os.path.lexists(entry):
                 # Perhaps to a disk that is not mounted now.
@@ -112,13 +112,14 @@ def _below(
             elif error.errno != errno.ENOENT:
                 yield _Unread(entry.as_posix(), f"cannot be read: {error.strerror}")
         else:
-            yield from _entry(entry, mode, root, above)
+            yield from _entry(entry, status, root, above)
 
 
 def _entry(
-    entry: Path, mode: int, root: Path | None, above: frozenset[Path]
+    entry: Path, status: os.stat_result, root: Path | None, above: frozenset[Path]
 ) -> Iterator[File | _Unread | Refusal]:
     name = entry.as_posix()
+    mode = status.st_mode
     if stat.S_ISLNK(mode):
         yield Refusal(name, "is a link; 'tandem ingest --follow-links' takes what it leads to")
     elif stat.S_ISDIR(mode):
@@ -131,8 +132,19 @@ def _entry(
     elif format_of(entry.name) is None:
         kind = f"files ending in {entry.suffix}" if entry.suffix else "files without an ending"
         yield Refusal(name, f"{kind} are not read from folders; name it to have it read as text")
+    elif status.st_size == 0:
+        yield Refusal(name, "is empty")
     else:
         yield File(entry, root)
+
+
+def _is_utf8(name: str) -> bool:
+    """Return whether a file's name is UTF-8; other bytes are read as surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_sources(files: Iterable[File]) -> Iterator[Source | Refusal]:
@@ -141,6 +153,9 @@ def read_sources(files: Iterable[File]) -> Iterator[Source | Refusal]:
     for listed in files:
         name = listed.path.as_posix()
         form = format_of(listed.path.name) or Format.TEXT
+        if not _is_utf8(name):
+            yield Refusal(name, "has a name that is not UTF-8; rename it")
+            continue
         try:
             with open(_opened(listed), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

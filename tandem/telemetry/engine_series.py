@@ -63,13 +63,8 @@ class EngineSeries(Series):
 
     def looked_up(self, tokens: int, hit_tokens: int) -> None:
         """Count one session's look-up of a kept prefix: `hit_tokens` of `tokens` tokens."""
-        self.looked_up_many(int(hit_tokens > 0), int(not hit_tokens), tokens, hit_tokens)
-
-    def looked_up_many(self, hits: int, misses: int, tokens: int, hit_tokens: int) -> None:
-        """Count what `looked_up` does, of several sessions together; from any thread."""
-        for outcome, count in (("hit", hits), ("miss", misses)):
-            if count:
-                EngineSeries.prefix_lookups.child(self, outcome=outcome).inc(count)
+        outcome = "hit" if hit_tokens else "miss"
+        EngineSeries.prefix_lookups.child(self, outcome=outcome).inc()
         self.prefix_queried_tokens.inc(tokens)
         self.prefix_hit_tokens.inc(hit_tokens)
 

@@ -4,13 +4,13 @@ short sequences against the target's distribution. Invariant: what is compared w
 target alone, by preset `ar` or by its engine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
 
-from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.interface import Engine, ForwardRequest, KnowsLargestLogits
 from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.generation.client import AggregatorClient, Generated
@@ -28,9 +28,10 @@ ALONE = "ar"
 ROUNDING = 1e-4
 """What float32 may change in a score whose passes are cut otherwise; some 1e-5 was seen."""
 AT_ONCE = 16
-_KINDS = {"greedy": SamplingParams(temperature=0.0), "coupled": SamplingParams()}
 
 Ids = tuple[int, ...]
+Kinds = Mapping[str, SamplingParams]
+"""How texts of one seed are drawn, by the kind of comparison."""
 Advance = Callable[[], None]
 """Called for each answer that came."""
 
@@ -107,18 +108,19 @@ async def check_presets(
 ) -> list[PresetCheck]:
     """Check that the presets' answers follow the target's distribution. Raises Rejected where the
     suite refuses a request."""
-    run = _Run(plan, advance)
-    target_probs = _target_probs(pair.target, plan.prompts[0])
+    kinds = _kinds(pair.target)
+    run = _Run(plan, kinds["coupled"], advance)
+    target_probs = _target_probs(pair.target, plan.prompts[0], kinds["coupled"])
     drawn = not all(preset.drafter_invariant for preset in presets)
     cells = choose_cells(target_probs, plan.sequence, plan.samples) if drawn else None
     suite = EmbeddedSuite(pair, link=link, link_trace=link_trace)
     async with suite, AggregatorClient(suite.target) as client:
-        alone = {name: await run.texts(client, ALONE, kind) for name, kind in _KINDS.items()}
+        alone = {name: await run.texts(client, ALONE, kind) for name, kind in kinds.items()}
         checks = []
         texts = []
         for preset in presets:
-            names = list(_KINDS) if preset.drafter_invariant else ["greedy"]
-            answers = {name: await run.texts(client, preset.name, _KINDS[name]) for name in names}
+            names = list(kinds) if preset.drafter_invariant else ["greedy"]
+            answers = {name: await run.texts(client, preset.name, kinds[name]) for name in names}
             sequences = None
             if cells is not None and not preset.drafter_invariant:
                 sequences = fit(cells, await run.sequences(client, preset.name))
@@ -130,9 +132,17 @@ async def check_presets(
     ]
 
 
+def _kinds(target: Engine) -> Kinds:
+    """Return how texts are drawn: from whole distributions, or where the target tells of the
+    likeliest tokens alone, from those."""
+    known = target.known_tokens if isinstance(target, KnowsLargestLogits) else 0
+    return {"greedy": SamplingParams(temperature=0.0), "coupled": SamplingParams(top_k=known)}
+
+
 class _Run:
-    def __init__(self, plan: LosslessPlan, advance: Advance) -> None:
+    def __init__(self, plan: LosslessPlan, drawn: SamplingParams, advance: Advance) -> None:
         self._plan = plan
+        self._drawn = drawn
         self._advance = advance
         self._at_once = AT_ONCE
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -153,7 +163,7 @@ class _Run:
         answers: list[Awaitable[Generated]] = [
             self._ask(
                 client,
-                self._request(plan.prompts[0], preset, _KINDS["coupled"], plan.sequence, number),
+                self._request(plan.prompts[0], preset, self._drawn, plan.sequence, number),
             )
             for number in range(plan.samples)
         ]
@@ -193,13 +203,15 @@ class _Run:
                 await self._slots.acquire()
 
 
-def _target_probs(engine: Engine, prompt: tuple[int, ...]) -> Callable[[Prefix], Array]:
+def _target_probs(
+    engine: Engine, prompt: tuple[int, ...], drawn: SamplingParams
+) -> Callable[[Prefix], Array]:
     """Return a function from a prefix to the distribution [V] of the token after the prompt and
-    that prefix, at temperature 1, as the engine computes it. Nothing else may use the engine
+    that prefix, as it is `drawn` from and the engine computes it. Nothing else may use the engine
     meanwhile."""
 
     def after(prefix: Prefix) -> Array:
-        return probs_from_logits(_logits_after(engine, (*prompt, *prefix)), _KINDS["coupled"])
+        return probs_from_logits(_logits_after(engine, (*prompt, *prefix)), drawn)
 
     return after
 
@@ -222,6 +234,7 @@ def _divergences(
 ) -> Iterator[Divergence]:
     """Yield where answers first differ from the target's. Nothing else may use the engine
     meanwhile."""
+    kinds = _kinds(engine)
     for kind, texts in answers.items():
         for number, (got, want) in enumerate(zip(texts, alone[kind], strict=True)):
             ids = got.token_ids, want.token_ids
@@ -233,7 +246,7 @@ def _divergences(
             if same < min(map(len, ids)):
                 context = (*plan.prompts[number], *ids[1][:same])
                 tokens = np.array([ids[0][same], ids[1][same]])
-                gap = _gap(engine, context, tokens, _KINDS[kind], plan.seed + number)
+                gap = _gap(engine, context, tokens, kinds[kind], plan.seed + number)
             yield Divergence(kind, number, same, gap)
 
 

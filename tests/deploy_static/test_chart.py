@@ -45,7 +45,7 @@ def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
         "hpa",
         "extras",
         "nodes",
-        "vllm",
+        "target-server",
     }
     assert set(VALUES) == ways
 

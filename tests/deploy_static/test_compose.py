@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,6 @@ OURS = {
 """Services that run a program of services/, and which."""
 
 
-APART = {"verifier-vllm": "deploy/verifier-vllm/Dockerfile"}
-"""Services whose image is not their program's usual one."""
-
-
 def image_environment(program: str) -> dict[str, str]:
     """What ENV of the Dockerfile sets for the process."""
     (block,) = re.findall(r"^ENV (.*?[^\\])$", dockerfile(program), re.MULTILINE | re.DOTALL)
@@ -58,13 +53,13 @@ def image_environment(program: str) -> dict[str, str]:
 
 
 def dockerfile(program: str) -> str:
-    return (ROOT / APART.get(program, f"services/{program}/Dockerfile")).read_text()
+    return (ROOT / f"services/{program}/Dockerfile").read_text()
 
 
 def environment(name: str) -> dict[str, str]:
     own = SERVICES[name]["environment"]
     given = {variable: str(value) for variable, value in own.items() if value is not None}
-    return image_environment(name if name in APART else OURS[name]) | given
+    return image_environment(OURS[name]) | given
 
 
 def settings(name: str, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
@@ -194,8 +189,7 @@ def test_one_service_builds_an_image_and_the_others_take_it() -> None:
             if "build" in service:
                 found.append(name)
                 program = service["image"].removeprefix("tandem/").split(":")[0]
-                usual = f"services/{program}/Dockerfile"
-                assert service["build"]["dockerfile"] == APART.get(name, usual)
+                assert service["build"]["dockerfile"] == f"services/{program}/Dockerfile"
                 assert service.get("pull_policy") in (None, "missing")
             else:
                 assert service["pull_policy"] == "never", name
@@ -218,7 +212,7 @@ def test_prometheus_scrapes_every_service_once() -> None:
         for target in static["targets"]
         if "labels" in static
     }
-    others = {"verifier-gpu", "verifier-vllm", "drafter-llamacpp"}
+    others = {"verifier-gpu", "drafter-llamacpp"}
     assert set(targets) == set(OURS) - others  # called as what they replace
     for name, target in targets.items():
         host, port = target.split(":")
@@ -236,42 +230,16 @@ def test_profiles_give_one_verifier_and_prometheus_unless_told_otherwise() -> No
 
     (default,) = re.findall(r"^COMPOSE_PROFILES=(.*)$", env_file(), re.MULTILINE)
     seen = {"prometheus", "grafana"}
-    optional = {"verifier", "verifier-gpu", "verifier-vllm", "drafter", "drafter-llamacpp", *seen}
+    optional = {"verifier", "verifier-gpu", "drafter", "drafter-llamacpp", *seen}
     assert started(*default.split(",")) & optional == {"verifier", "drafter", *seen}
     assert started("gpu") & optional == {"verifier-gpu", "drafter", *seen}
     assert started("no-observability") & optional == {"verifier", "drafter"}
     assert started("gpu-no-observability") & optional == {"verifier-gpu", "drafter"}
-    assert started("gpu-vllm") & optional == {"verifier-vllm", "drafter"}
     assert started("edge-llamacpp") & optional == {"verifier", "drafter-llamacpp"}
     assert started("edge-llamacpp", "observability") & optional == {
         *("verifier", "drafter-llamacpp"),
         *seen,
     }
-
-
-def test_the_verifier_on_vllm_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: Any = settings("verifier-vllm", monkeypatch)
-    assert (read.engine, read.device, read.dtype) == ("vllm", "cuda", "bfloat16")
-    assert read.tensor_parallel == read.pipeline_parallel == 1
-
-
-def test_what_the_image_for_vllm_adds_was_tested_with_it() -> None:
-    """Our own dependencies, but for numpy, in the versions of `make test-vllm`."""
-    pinned, tested = (
-        {
-            name.lower().replace("_", "-"): version
-            for name, version in re.findall(
-                r"^([\w.-]+)==([^;\s]+)", (ROOT / path).read_text(), re.MULTILINE
-            )
-        }
-        for path in ("deploy/verifier-vllm/requirements.txt", "tools/vllm-cpu.txt")
-    )
-    assert {name: tested.get(name) for name in pinned if name != "ray"} == {
-        name: version for name, version in pinned.items() if name != "ray"
-    }
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    ours = {re.split(r"[^\w-]", one)[0].replace("_", "-") for one in project["dependencies"]}
-    assert ours - {"numpy"} <= pinned.keys()
 
 
 def env_file() -> str:

@@ -39,7 +39,7 @@ MADE_BY_COMMANDS = ("models/real/", "models/large", "report/")
 def path_complaints(word: str) -> Iterator[str]:
     """A path into a folder of the repository must exist, unless a command makes it."""
     path = word.partition("=")[2] if word.startswith("-") or "=" in word else word
-    path = path.partition("$")[0].rstrip(".,:")
+    path = path.partition("@http")[0].partition("$")[0].rstrip(".,:")
     if path.startswith(MADE_BY_COMMANDS):
         return
     if "/" in path and path.split("/")[0] in folders() and not any(REPOSITORY.glob(path)):

@@ -25,7 +25,6 @@ ALONE = "--alone"
 """One target, in this process; libFuzzer ends it."""
 PARSERS = {
     "extract_pdf": "pypdf",
-    "extract_docx": "docx",
     "extract_xlsx": "openpyxl",
     "image_file": "PIL",
 }

@@ -82,6 +82,14 @@ def extract_xlsx(raw: bytes) -> None:
     _extract(raw, Format.XLSX)
 
 
+def extract_pptx(raw: bytes) -> None:
+    _extract(raw, Format.PPTX)
+
+
+def extract_eml(raw: bytes) -> None:
+    _extract(raw, Format.EML)
+
+
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
@@ -273,6 +281,8 @@ STORED_TARGETS: Mapping[str, Target] = {
         extract_csv,
         extract_docx,
         extract_xlsx,
+        extract_pptx,
+        extract_eml,
         chat_body,
         completion_body,
         keys_file,

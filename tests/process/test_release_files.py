@@ -99,7 +99,7 @@ def test_pip_installs_the_wheel_from_its_index(release: Path, tmp_path: Path) ->
 def test_the_images_are_those_of_the_compose_file() -> None:
     found = dict(images("9.8.7"))
     assert found["tandem/verifier:9.8.7"] == "services/verifier/Dockerfile"
-    assert found["tandem/verifier:9.8.7-vllm"] == "deploy/verifier-vllm/Dockerfile"
+    assert found["tandem/verifier:9.8.7-cuda"] == "services/verifier/Dockerfile"
     embeddings = ("lexical", "minilm", "torch")
     assert {f"tandem/retriever:9.8.7-{embedding}" for embedding in embeddings} <= found.keys()
     for file in found.values():

@@ -252,7 +252,7 @@ BAD_SETTINGS: list[tuple[type[ServiceSettings], tuple[str, ...], dict[str, str],
 def test_bad_settings_end_it_with_one_line_that_names_the_cause(
     name: str, flags: tuple[str, ...], environment: dict[str, str], named: str
 ) -> None:
-    with ServiceProcess(f"services.{name}", *flags, environment=environment) as process:
+    with ServiceProcess(f"tandem.services.{name}", *flags, environment=environment) as process:
         assert named in process.refusal(2)
 
 

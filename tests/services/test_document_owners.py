@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.core.errors import FailedPrecondition
 from tandem.index.document_index import EMBEDDED_AT_ONCE
 from tandem.index.owners import DocumentQuota
-from tandem.net.access import ClientAccess
-from tandem.net.connection import Connection
-from tandem.net.retriever_client import MAX_MESSAGE_BYTES, Upload
-from tandem.services.aggregator.retrieval import Retrieval
+from tandem.net.retriever_client import Upload
 from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
@@ -120,47 +115,6 @@ async def test_streams_at_once_do_not_exceed_a_quota(tmp_path: Path) -> None:
         answers = [each for answered in await asyncio.gather(*streams) for each in answered]
         assert sum(answer.over_quota for answer in answers) == 12
         assert (await service.client.listed("ann")).total_documents == 3
-
-
-class EarlierRetriever(pb_grpc.RetrieverServiceServicer):
-    """Skips the fields that it does not know, as protobuf does."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-
-    async def Describe(self, request: Any, context: Any) -> pb.DescribeResponse:  # noqa: N802
-        return pb.DescribeResponse(role="device", embedding="lexical")
-
-    async def Ingest(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        async for message in requests:
-            self.changes += 1
-            yield pb.IngestResponse(number=message.number, outcome=pb.OUTCOME_UPDATED, last=True)
-
-    async def Delete(self, request: Any, context: Any) -> pb.DeleteResponse:  # noqa: N802
-        self.changes += 1
-        return pb.DeleteResponse(deleted=[True])
-
-
-async def test_an_earlier_retriever_is_given_no_tenant_s_documents() -> None:
-    """It would take every owner for the operator."""
-    server, earlier = grpc.aio.server(), EarlierRetriever()  # type: ignore[abstract]  # the rest is not asked for
-    pb_grpc.add_RetrieverServiceServicer_to_server(earlier, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    connection = Connection(f"127.0.0.1:{port}", MAX_MESSAGE_BYTES, ClientAccess())
-    retrieval = Retrieval(connection)
-    try:
-        with pytest.raises(FailedPrecondition, match="does not support owners"):
-            await retrieval.add(Upload("a", b"x", owner="ann"))
-        with pytest.raises(FailedPrecondition, match="does not support owners"):
-            await retrieval.delete("a", "ann")
-        assert earlier.changes == 0
-        await retrieval.add(Upload("a", b"x"))
-        assert await retrieval.delete("a", "")
-        assert earlier.changes == 2
-    finally:
-        await retrieval.close()
-        await server.stop(None)
 
 
 @pytest.mark.parametrize("name", ["owner_max_documents", "owner_max_bytes"])

@@ -207,7 +207,9 @@ async def test_a_verifier_takes_nothing_in(tmp_path: Path) -> None:
         assert (await looked_up(sides.verifier)).cached == [False]
 
 
-def forged(size: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str, Any]:
+def forged(
+    size: pb.ExportDocumentsResponse, chunks: Sequence[pb.ExportDocumentsResponse]
+) -> dict[str, Any]:
     """What must not be taken in, and the status that says so."""
     packed = b"".join(part.chunk for part in chunks)
     damaged = packed[:-9] + b"\xff\xff\xc0\x7f" + packed[-5:]  # NaN, if anybody reads it
@@ -215,14 +217,17 @@ def forged(size: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str
     assert other != packed
     half = len(packed) // 2
 
-    def cut(raw: bytes) -> list[pb.DocumentPart]:
+    def cut(raw: bytes) -> list[pb.ExportDocumentsResponse]:
         starts = range(0, len(raw), KV_PART_BYTES)
-        return [pb.DocumentPart(chunk=raw[at : at + KV_PART_BYTES]) for at in starts]
+        return [pb.ExportDocumentsResponse(chunk=raw[at : at + KV_PART_BYTES]) for at in starts]
 
     return {
         "other weights": ([size, *cut(other)], "INVALID_ARGUMENT chunk: what was sent"),
-        "too small": ([pb.DocumentPart(size_bytes=100)], "INVALID_ARGUMENT size_bytes"),
-        "too large": ([pb.DocumentPart(size_bytes=2**40)], "INVALID_ARGUMENT size_bytes"),
+        "too small": ([pb.ExportDocumentsResponse(size_bytes=100)], "INVALID_ARGUMENT size_bytes"),
+        "too large": (
+            [pb.ExportDocumentsResponse(size_bytes=2**40)],
+            "INVALID_ARGUMENT size_bytes",
+        ),
         "damaged": ([size, *cut(damaged)], "INVALID_ARGUMENT chunk: what was sent"),
         "rubbish": (
             [size, *cut(bytes(len(packed)))],
@@ -233,11 +238,11 @@ def forged(size: pb.DocumentPart, chunks: Sequence[pb.DocumentPart]) -> dict[str
         "half": ([size, *cut(packed[:half]), None], "INVALID_ARGUMENT part: the stream ended"),
         "more": ([size, *cut(packed[:-1]), *cut(b"12")], "INVALID_ARGUMENT chunk: more than"),
         "a large chunk": (
-            [size, pb.DocumentPart(chunk=bytes(KV_PART_BYTES + 1))],
+            [size, pb.ExportDocumentsResponse(chunk=bytes(KV_PART_BYTES + 1))],
             "INVALID_ARGUMENT chunk",
         ),
-        "an empty chunk": ([size, pb.DocumentPart(chunk=b"")], "INVALID_ARGUMENT chunk"),
-        "nothing": ([size, pb.DocumentPart()], "INVALID_ARGUMENT part"),
+        "an empty chunk": ([size, pb.ExportDocumentsResponse(chunk=b"")], "INVALID_ARGUMENT chunk"),
+        "nothing": ([size, pb.ExportDocumentsResponse()], "INVALID_ARGUMENT part"),
     }
 
 
@@ -319,13 +324,13 @@ async def test_what_is_looked_for_is_bounded(tmp_path: Path) -> None:
             assert ended.startswith(expected)
 
 
-def broken(parts: Sequence[pb.DocumentPart]) -> dict[str, list[dict[str, Any]]]:
+def broken(parts: Sequence[pb.ExportDocumentsResponse]) -> dict[str, list[dict[str, Any]]]:
     """What a cloud may answer that breaks the conversation."""
     size, *chunks = parts
     texts = [document_to_proto(DOCUMENT)]
     found = {"found": aggregator_pb2.FoundDocuments(documents=texts)}
     many = aggregator_pb2.FoundDocuments(documents=texts * 65)
-    rubbish = [pb.DocumentPart(chunk=bytes(len(part.chunk))) for part in chunks]
+    rubbish = [pb.ExportDocumentsResponse(chunk=bytes(len(part.chunk))) for part in chunks]
     return {
         "a part at once": [{"part": size}],
         "too many": [{"found": many}],
@@ -335,7 +340,7 @@ def broken(parts: Sequence[pb.DocumentPart]) -> dict[str, list[dict[str, Any]]]:
         "another document among the chunks": [found, *[{"part": size}] * 2],
         "something else among the chunks": [found, {"part": size}, found],
         "damaged": [found, *({"part": part} for part in (size, *rubbish))],
-        "nothing in a part": [found, {"part": pb.DocumentPart()}],
+        "nothing in a part": [found, {"part": pb.ExportDocumentsResponse()}],
         "nothing": [found, {}],
     }
 
@@ -373,7 +378,7 @@ async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
 
 async def exported(
     running: RunningService, user: pb.KvModel | None = None
-) -> list[pb.DocumentPart]:
+) -> list[pb.ExportDocumentsResponse]:
     """The parts of DOCUMENT."""
     user = user or pb.KvModel(weights="the weights", vocabulary_hash="v")
     request = pb.ExportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], model=user)
@@ -387,7 +392,7 @@ async def exported(
 
 async def imported(
     running: RunningService,
-    parts: Sequence[pb.DocumentPart | None],
+    parts: Sequence[pb.ExportDocumentsResponse | None],
     document: pb.ContextDocument | None = None,
 ) -> tuple[str, str]:
     """Status and details of handing the parts in as DOCUMENT's; None ends the stream there."""

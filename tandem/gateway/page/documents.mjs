@@ -9,7 +9,7 @@ import { useState } from "./vendor/hooks.mjs";
 const MOST_BYTES = 1_500_000; // in base64 this is what a server takes at once, unless it is set otherwise
 const TYPES = [
   ...[".txt", ".md", ".markdown", ".rst", ".log", ".html", ".htm", ".csv", ".tsv", ".json", ".xml", ".yaml", ".yml"],
-  ...[".pdf", ".docx", ".xlsx", ".pptx"],
+  ...[".pdf", ".docx", ".xlsx", ".pptx", ".eml"],
 ];
 
 export function Documents({ usable }) {

@@ -174,7 +174,7 @@ export const english = {
   // documents
   documentsTitle: "The device’s documents",
   dropFiles: "Drop files here, or choose them",
-  fileTypes: "Text, Markdown, web pages, CSV, PDF, Word, Excel and PowerPoint, up to 1.5 MB each.",
+  fileTypes: "Text, Markdown, web pages, CSV, PDF, Word, Excel, PowerPoint and mails, up to 1.5 MB each.",
   documentsStay: "They stay on the device.",
   documentsUnused: "Choose a method that answers from documents to use them.",
   fileAdding: "is being added…",
@@ -182,6 +182,7 @@ export const english = {
   fileTooLarge: "is too large; 1.5 MB is the most",
   fileUnknownType: "is of a type that cannot be read here; save it as text or PDF",
   fileNotText: "is not a text file",
+  fileNoText: "has no text that could be read",
   fileOnlyPictures: "has pages that are pictures, without text that could be read",
   filePassword: "has a password; save a copy without it",
   fileNoReader: "cannot be read by this server, which has no reader for this type; save it as text",

@@ -182,6 +182,7 @@ export const german = {
   fileTooLarge: "ist zu groß; höchstens 1,5 MB",
   fileUnknownType: "hat einen Typ, der hier nicht gelesen werden kann; bitte als Text oder PDF speichern",
   fileNotText: "ist keine Textdatei",
+  fileNoText: "enthält keinen lesbaren Text",
   fileOnlyPictures: "hat Seiten, die Bilder sind, ohne lesbaren Text",
   filePassword: "hat ein Passwort; bitte eine Kopie ohne Passwort speichern",
   fileNoReader: "kann dieser Server nicht lesen, ihm fehlt ein Leser für diesen Typ; bitte als Text speichern",

@@ -67,11 +67,12 @@ export function documentTrouble(trouble) {
   if (code === "too_large") return say("fileTooLarge");
   if (code === "unknown_type") return say("fileUnknownType");
   if (code !== "document_quota_exceeded" && status === 413) return say("fileTooLarge");
-  if (/zero byte|begins as utf/.test(message)) return say("fileNotText");
+  if (/zero byte|known encoding/.test(message)) return say("fileNotText");
   if (/PDF without text/.test(message)) return say("fileOnlyPictures");
+  if (/has no text/.test(message)) return say("fileNoText");
   if (/with a password/.test(message)) return say("filePassword");
   if (/no retriever/.test(message)) return say("fileNoDocuments");
-  if (/needs the extra/.test(message)) return say("fileNoReader");
+  if (/needs a package/.test(message)) return say("fileNoReader");
   if (/takes more than|characters of text/.test(message)) return say("fileTooMuchText");
   if (/is not (a )?readable|cannot be read|is not a |is not JSON|must be an object/.test(message)) return say("fileUnreadable");
   if (trouble.param === "name" || /^name: /.test(message)) return say("fileName");

@@ -56,7 +56,6 @@ log = get_logger(__name__)
 DESCRIBE_TIMEOUT_S = 5.0
 TOKENIZE_TIMEOUT_S = 30.0
 CLOSE_S = 1.0
-POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +123,7 @@ class Requests:
         self.leaving = False
         self.left = asyncio.Event()
         self.ending = asyncio.Event()
+        self._idle = asyncio.Event()
 
     @property
     def open_requests(self) -> int:
@@ -138,10 +138,10 @@ class Requests:
         """Close all connections, but set `ending` first, and leave parts of this process that still
         wait for answers, such as its HTTP server, `CLOSE_S` to tell their callers."""
         self.ending.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                while self.open_requests:
-                    await asyncio.sleep(POLL_S)
+        self._idle.clear()
+        if self.open_requests:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), CLOSE_S)
         await self._series.close()
         await self._two_sides.close()
         await self._connection.close()
@@ -321,6 +321,8 @@ class Requests:
             raise error
         finally:
             self._series.now(label).request_ended(status)
+            if not self.open_requests:
+                self._idle.set()
 
     def _relayed(self, admitted: _AdmittedRequest) -> AsyncGenerator[pb.GenerateResponse]:
         """Return the answer's messages: from both sides if the request asks for that, else from the

@@ -77,7 +77,7 @@ class Retrieval:
         """Return the vectors of `texts`, or of their token ids, by the retriever's model, in the
         turn of `tenant`. Many are sent in several calls, one after the other. `most_tokens`: read
         only that many of the first tokens of each; 0: all. Raises Rejected, or FailedPrecondition
-        if there is no retriever or it is too old."""
+        if there is no retriever."""
         if self._connection is None:
             raise FailedPrecondition(f"embedding: needs {variable_of('retriever')}")
         whole = pb.EmbedResponse()
@@ -106,8 +106,6 @@ class Retrieval:
                 answer: pb.EmbedResponse = await call(request, timeout=EMBED_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), details_of(error)) from None
-        if (most_tokens or request.token_ids) and len(answer.windows) != len(texts):
-            raise FailedPrecondition("the retriever is of a version that embeds whole texts alone")
         return answer
 
     async def embedding(self) -> tuple[str, int]:
@@ -133,11 +131,10 @@ class Retrieval:
 
     async def add(self, upload: Upload) -> None:
         """Store a document. Raises InvalidArgument for one that cannot be read,
-        DocumentQuotaExceeded, FailedPrecondition for a retriever that knows no owners, and
-        Rejected; this side's retriever must know our key for documents:write."""
+        DocumentQuotaExceeded and Rejected; this side's retriever must know our key for
+        documents:write."""
         try:
             async with self._reached().channel() as channel:
-                await _check_owners(channel, upload.owner)
                 call = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=INGEST_TIMEOUT_S)
                 with suppress(asyncio.InvalidStateError):  # it is over; its status says why
                     for message in messages_of(0, upload):
@@ -155,7 +152,6 @@ class Retrieval:
         """Delete a document; whether the owner had it. Raises as `add`."""
         try:
             async with self._reached().channel() as channel:
-                await _check_owners(channel, owner)
                 call = pb_grpc.RetrieverServiceStub(channel).Delete
                 request = pb.DeleteRequest(ids=[name], owner=owner)
                 answer: pb.DeleteResponse = await call(request, timeout=INGEST_TIMEOUT_S)
@@ -183,19 +179,6 @@ class Retrieval:
             await self._connection.close()
 
 
-async def _check_owners(channel: grpc.aio.Channel, owner: str) -> None:
-    """Raise FailedPrecondition if there is an owner and the retriever is too old to read whose a
-    document is: it would replace or delete the operator's instead of a tenant's."""
-    if owner:
-        describe = pb_grpc.RetrieverServiceStub(channel).Describe
-        described = await describe(pb.DescribeRequest(), timeout=SEARCH_TIMEOUT_S)
-        if not described.owners:
-            why = (
-                "the retriever is of an earlier version, which does not support owners of documents"
-            )
-            raise FailedPrecondition(f"{why}; upgrade it")
-
-
 def _refused(error: grpc.aio.AioRpcError) -> Rejected:
     """Return a failed call as an error for the caller. What is wrong with the request is named by
     its field, which the caller knows; anything else is named as the retriever's."""
@@ -205,9 +188,9 @@ def _refused(error: grpc.aio.AioRpcError) -> Rejected:
 
 
 def documents_of(hits: Sequence[pb.Hit]) -> tuple[ContextDocument, ...]:
-    """Return the hits of one search, best first, with their relevances. A retriever that tells of
-    neither vectors nor words is older; of its documents the rank alone counts, by which the two
-    sides' best weigh the same."""
+    """Return the hits of one search, best first, with their relevances. Where a search tells of
+    neither vectors nor words the rank alone counts, by which the two sides' best weigh the
+    same."""
     relevances = falling([_relevance(hit, rank) for rank, hit in enumerate(hits, 1)])
     return tuple(
         ContextDocument(

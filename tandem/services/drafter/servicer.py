@@ -13,7 +13,7 @@ import grpc
 
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
-from tandem.backends.sliding_window import with_sliding_window
+from tandem.backends.sliding_window import SlidingWindowEngine
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.thinking import with_thinking
@@ -177,7 +177,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         `split`: the target's first layers, for split inference. `memory`: what is remembered of
         texts; None: nothing. `hook`: what adapts the draft model, if anything does. `pass_times`:
         what the draft model's passes take, if that was measured."""
-        self._engine = engine = with_sliding_window(engine)
+        self._engine = engine = SlidingWindowEngine(engine)
         self._tokenizer = tokenizer
         self._split = split
         self._memory = memory

@@ -281,7 +281,6 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             overlap_tokens=manifest.overlap_tokens,
             reranker=self._index.reranker_name,
             max_document_bytes=MAX_DOCUMENT_BYTES,
-            owners=True,
         )
 
     def _begun(

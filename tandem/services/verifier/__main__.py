@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tandem.backends.factory import Loader, load_cloud_draft, load_model, load_served
-from tandem.backends.model_source import LoadedModel, ModelChoice, Parallelism
+from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.index.reranking import find_rescoring
 from tandem.net.admission import quota_of
 from tandem.net.process import run_service
@@ -11,7 +11,7 @@ from tandem.net.stream_limits import stream_limits
 from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits
 from tandem.services.verifier.cloud_drafts import CloudDraftModel, check_vocabulary
-from tandem.services.verifier.config import VerifierSettings, memory_limits
+from tandem.services.verifier.config import VerifierSettings, memory_limits, server_choice
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
@@ -27,11 +27,8 @@ def build(
         settings,
         settings.model,
         exits=settings.exits,
-        parallel=Parallelism(
-            settings.tensor_parallel, settings.pipeline_parallel, settings.executor
-        ),
-        kv_budget_bytes=settings.kv_budget_bytes,
         batch_invariant=settings.batch_invariant,
+        server=server_choice(settings),
         load=load,
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)

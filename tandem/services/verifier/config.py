@@ -1,9 +1,11 @@
 """Settings of the verifier."""
 
-from typing import Literal
+from pathlib import Path
 
 from pydantic import Field
 
+from tandem.backends.model_source import ServerChoice
+from tandem.core.errors import InvalidArgument, os_words
 from tandem.demo import demo_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.settings import Dtype, ModelSettings, Port
@@ -22,6 +24,31 @@ class VerifierSettings(ModelSettings):
         min_length=1,
         description="Target model: a folder or a hub name.",
         json_schema_extra={"group": "Model", "usual": True},
+    )
+    target_url: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Address of a vLLM or SGLang server that computes the target model, for"
+        " example http://gpu:8000. `model` then gives its tokenizer.",
+        json_schema_extra={"group": "Target server"},
+    )
+    target_key_file: Path | None = Field(
+        default=None,
+        description="File with the API key of the server at `target_url`.",
+        json_schema_extra={"group": "Target server"},
+    )
+    target_ca: Path | None = Field(
+        default=None,
+        description="PEM certificates of the authorities that sign the certificate of the server"
+        " at `target_url`. Unset: those of the system.",
+        json_schema_extra={"group": "Target server"},
+    )
+    target_silent_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Seconds without a byte after which a request to the server at `target_url`"
+        " is given up. Reading a long prompt is one silence.",
+        json_schema_extra={"group": "Target server"},
     )
     exits: str = Field(
         default="auto",
@@ -73,27 +100,6 @@ class VerifierSettings(ModelSettings):
         " each. Only with `cloud_memory_tokens`.",
         json_schema_extra={"group": "Limits"},
     )
-    tensor_parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="Tensor parallel size: devices per layer. More than one requires the"
-        " engine vllm.",
-        json_schema_extra={"group": "Model"},
-    )
-    pipeline_parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="Pipeline parallel size: groups of devices that the layers are split into.",
-        json_schema_extra={"group": "Model"},
-    )
-    executor: Literal["mp", "ray"] | None = Field(
-        default=None,
-        description="Executor of the engine vllm: mp for one machine, ray for several."
-        " Default: chosen by vLLM.",
-        json_schema_extra={"group": "Model"},
-    )
     batch_invariant: bool = Field(
         default=False,
         description="Engine llamacpp: compute each token to the same bits in every pass, so that"
@@ -110,8 +116,7 @@ class VerifierSettings(ModelSettings):
     kv_budget_bytes: int = Field(
         default=2 * 2**30,
         ge=2**20,
-        description="Maximum KV cache of all sessions together, in bytes. The engine vllm"
-        " allocates it at startup, over all devices together.",
+        description="Maximum KV cache of all sessions together, in bytes.",
         json_schema_extra={"group": "Limits", "usual": True},
     )
     max_draft_length: int = Field(
@@ -135,3 +140,23 @@ def memory_limits(settings: VerifierSettings) -> MemoryLimits | None:
         return None
     total = max(settings.cloud_memory_tokens, settings.cloud_memory_total_tokens)
     return MemoryLimits(settings.cloud_memory_tokens, total)
+
+
+def server_choice(settings: VerifierSettings) -> ServerChoice | None:
+    """Return the server that computes the target; None where it is computed here. Raises
+    InvalidArgument naming the setting."""
+    if settings.target_url is None:
+        return None
+    key = ""
+    if settings.target_key_file is not None:
+        try:
+            key = settings.target_key_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = os_words(error) if isinstance(error, OSError) else "is not text"
+            raise InvalidArgument("target_key_file", why) from error
+    return ServerChoice(
+        url=settings.target_url,
+        key=key,
+        certificates=None if settings.target_ca is None else str(settings.target_ca),
+        silent_s=settings.target_silent_s,
+    )

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from tandem.backends.interface import Engine, Session
-from tandem.backends.requirements import check_verify_settings
+from tandem.backends.requirements import check_params, check_verify_settings
 from tandem.control.pass_budget import HolderBudget, PassBudget
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, Unavailable
@@ -208,7 +208,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
-        self._prefixes.count_engine_lookups()
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
@@ -257,7 +256,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             max_draft_length=self._model.max_draft_length,
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
-            kv_bytes_budget=self._admission.kv_budget_bytes,
             cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
             cloud_draft_model=self._cloud_drafters.model_name,
         )
@@ -313,6 +311,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._thread.check()
         check_open(opening, self._model)
         check_verify_settings(opening.settings, target=self._engine)
+        check_params(opening.params, target=self._engine)
         drafter = await self._cloud_drafters.drafter_for(opening)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)

@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 import grpc
 
-from tandem.backends.interface import Session
+from tandem.backends.interface import KnowsLargestLogits, Session
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.known_logits import check_row
+from tandem.core.probs import Array
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
@@ -22,7 +24,6 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.judge import Judge, RemoteJudge
 from tandem.specdec.messages import CloudMessage, Committed, Work
 from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.verify_task import VerifyTask
@@ -73,8 +74,6 @@ class VerifierSession:
         self._leave = leave
         self._span = span
         self._processor = processor
-        readers = thread.engine.capabilities.readers
-        self._judges_remotely = readers and not logprobs and processor is None
         self._wake = asyncio.Event()
         self._early = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -173,16 +172,20 @@ class VerifierSession:
                 self._machine.sampling,
                 on_early=self._early_listener(work),
                 rows=self._rows(work),
-                remote=self._remote(work),
+                check_row=self._check_row,
             )
             self._handle = self._thread.submit(job)
 
-    def _remote(self, work: VerifyTask) -> RemoteJudge | None:
-        """Return the judge as it goes to logits that are in another process."""
-        if not self._judges_remotely or not isinstance(work.judge, Judge):
-            return None
-        vocabulary_size = self._thread.engine.vocabulary_size
-        return RemoteJudge(work.judge, self._machine.sampling, vocabulary_size)
+    def _check_row(self, logits: Array, processed: Array) -> None:
+        engine = self._thread.engine
+        if isinstance(engine, KnowsLargestLogits):
+            check_row(
+                logits,
+                processed,
+                self._machine.sampling,
+                known=engine.known_tokens,
+                remedy=engine.more_logprobs,
+            )
 
     def _rows(self, work: VerifyTask) -> RowsAfter | None:
         if self._processor is None:

@@ -151,13 +151,12 @@ class CollaborationOpen(Frame):
 
 @frozen
 class CollaborationOpened(Frame):
-    """`processes`: whether this cloud knows processors and all of the sampling settings."""
+    """h of the cloud's documents, how many they are, and the room that they leave."""
 
     log_mass: float
     max_tokens: int
     documents: int = 0
     document_tokens: int = 0
-    processes: bool = False
 
 
 SentProbs = DraftProbs | TopList | None

@@ -19,7 +19,6 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource
-from tandem.specdec.checks import check_processes
 from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
@@ -170,9 +169,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             return []
         self._counters.trips.received(now)  # the opening, which made this machine
         limit = self.request.max_tokens
-        frame = CollaborationOpened(
-            **self._header(), log_mass=log_mass, max_tokens=limit, processes=True
-        )
+        frame = CollaborationOpened(**self._header(), log_mass=log_mass, max_tokens=limit)
         return [*self._to_peer(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
@@ -244,7 +241,6 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     def _receive_opened(self, message: CollaborationOpened, now: float) -> SideOutputs:
         if self.side is Side.CLOUD or self._masses[Side.CLOUD] is not None:
             raise ProtocolError(self.phase, "CollaborationOpened")
-        check_processes(message.processes, self.request.sampling, self.request.processors)
         self.peer_opened = message
         self._masses[Side.CLOUD] = message.log_mass
         self._text.limit(message.max_tokens)

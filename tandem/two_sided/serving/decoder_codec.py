@@ -343,13 +343,13 @@ def model_from_proto(message: pb.KvModel, field: str) -> KvModel:
     return KvModel(message.weights, message.vocabulary_hash, message.model_name)
 
 
-def part_to_proto(part: KvPart) -> pb.DocumentPart:
+def part_to_proto(part: KvPart) -> pb.ExportDocumentsResponse:
     if isinstance(part, bytes):
-        return pb.DocumentPart(chunk=part)
-    return pb.DocumentPart(size_bytes=part)
+        return pb.ExportDocumentsResponse(chunk=part)
+    return pb.ExportDocumentsResponse(size_bytes=part)
 
 
-def part_from_proto(message: pb.DocumentPart) -> KvPart:
+def part_from_proto(message: pb.ExportDocumentsResponse) -> KvPart:
     """Read it. Raises InvalidArgument naming the field."""
     name = message.WhichOneof("part")
     if name is None:

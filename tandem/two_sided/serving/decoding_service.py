@@ -232,7 +232,7 @@ class _Session:
             await self._stream.write(self._codec.encode(message))
 
 
-ExportStream = ServedStream[pb.ExportDocumentsRequest, pb.DocumentPart]
+ExportStream = ServedStream[pb.ExportDocumentsRequest, pb.ExportDocumentsResponse]
 ImportStream = ServedStream[pb.ImportDocumentsRequest, pb.ImportDocumentsResponse]
 MAX_TRANSFER_S = 3600.0
 """A large model on a laptop computes a long document for minutes before it is sent."""

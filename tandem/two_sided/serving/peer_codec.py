@@ -80,7 +80,7 @@ _REQUEST_FIELDS = (
 )
 _PRESET_FIELDS = ("ahead", "top", "reweigh_every")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
-_OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
+_OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens")
 """Fields of the same name in a message here and on the wire."""
 
 

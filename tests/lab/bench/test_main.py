@@ -28,6 +28,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "overhead",
             "hf",
             "peers",
+            "target-server",
             "steps",
             "prediction",
             "memory",

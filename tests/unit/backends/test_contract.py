@@ -20,11 +20,14 @@ from tandem.backends.interface import (
     Session,
 )
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.vllm import installed_version
+from tandem.backends.remote.dialects import Vllm
+from tandem.backends.remote.engine import RemoteEngine
+from tandem.backends.remote.server import RemoteServer
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
 from tandem.runtime.chunked_prefill import CHUNK_ROWS
 from tandem.testing.paced import PacedEngine
+from tandem.testing.remote_server import FakeServer, serving
 from tandem.testing.scripted import ScriptedEngine, load, scripted_probs
 from tests.howto.bigram_backend import BigramEngine
 
@@ -62,7 +65,7 @@ SOURCES = {
     "torch": "TINY",
     "llamacpp": "GGUF",
     "lookup": str(demo_folder("demo-target")),
-    "vllm": str(demo_folder("demo-target")),
+    "remote": "a fake server",
 }
 """A small model for each back end of the factory; TINY and GGUF are written for the test."""
 
@@ -89,14 +92,22 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def on_vllm() -> Iterator[Engine]:
-    """vLLM takes long to start; every test leaves no session."""
-    if installed_version() is None:
-        pytest.skip("vLLM has an environment of its own: make test-vllm")
-    choice = ModelChoice(SOURCES["vllm"], engine="vllm", kv_budget_bytes=2**24)
-    engine: Any = load_model(choice).engine
-    yield engine
-    engine.shut_down()
+def remote() -> Iterator[Engine]:
+    """A server that tells of every token of a position."""
+    fake = FakeServer(scripted_probs(3, VOCABULARY, order=50), VOCABULARY, max_logprobs=VOCABULARY)
+    with serving(fake):
+        engine = RemoteEngine(
+            RemoteServer(fake.url),
+            Vllm(),
+            served_name=fake.model,
+            model_name="fake",
+            vocabulary_size=VOCABULARY,
+            vocabulary_hash="hash",
+            context_length=CONTEXT,
+            known_tokens=VOCABULARY,
+        )
+        yield engine
+        engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +122,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     """One for all tests, as in a service for all requests."""
     if request.param in VARIANTS:
         return VARIANTS[request.param]()
-    if request.param == "vllm":
-        found: Engine = request.getfixturevalue("on_vllm")
+    if request.param == "remote":
+        found: Engine = request.getfixturevalue("remote")
         return found
     if request.param == INVARIANT:
         path = str(request.getfixturevalue("gguf_file"))
@@ -254,7 +265,7 @@ def test_forks_lie_within_their_parent_and_the_context(growing: Engine) -> None:
 
 
 def test_a_capability_is_there_or_refused(engine: Engine) -> None:
-    own, session, read = engine.capabilities, engine.open(10), list[tuple[int, ...]]()
+    own, session = engine.capabilities, engine.open(10)
     assert own.exits == bool(engine.exit_depths)
     assert (own.vision, own.kv_files) == (engine.vision is not None, engine.kv_files is not None)
     assert own.embeddings or not own.vision
@@ -271,14 +282,6 @@ def test_a_capability_is_there_or_refused(engine: Engine) -> None:
     else:
         with pytest.raises(FailedPrecondition, match="fork"):
             engine.fork(session, 0, 10)
-    reading = ForwardRequest(session, (7, 8), 2, reader=shape_of, on_read=read.append)
-    if own.readers:
-        assert engine.forward([reading])[0].shape == (0, engine.vocabulary_size)
-        assert read == [(2, engine.vocabulary_size)]
-        session.rollback(0)
-    else:
-        with pytest.raises(InvalidArgument, match="reader"):
-            engine.forward([reading])
     if own.cancellation:
         with pytest.raises(ForwardCancelled):
             engine.forward([ForwardRequest(session, (7,), 1)], lambda: True)
@@ -305,11 +308,6 @@ def test_the_docs_tell_what_it_can_do(engine: Engine, name: str) -> None:
             has = engine.capabilities.names
             assert all((each in has) is (word == "yes") for each in names), names
     assert told == {field.name for field in fields(Capabilities)}
-
-
-def shape_of(logits: Row) -> tuple[int, ...]:
-    """A reader."""
-    return logits.shape
 
 
 def test_rollback_stays_within_the_session(engine: Engine) -> None:

@@ -3,15 +3,14 @@
 import pytest
 
 from tandem.backends.factory import engine_of, load_model
-from tandem.backends.model_source import ModelChoice, Parallelism
+from tandem.backends.model_source import ModelChoice
 from tandem.core.errors import InvalidArgument
-from tandem.demo import demo_folder
 from tandem.testing.scripted import load
 
 
 def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
     with pytest.raises(
-        InvalidArgument, match="'tensor'; known: auto, torch, llamacpp, lookup, vllm"
+        InvalidArgument, match="'tensor'; known: auto, torch, llamacpp, lookup, remote"
     ) as caught:
         load_model(ModelChoice("model", engine="tensor"))
     assert caught.value.field == "engine"
@@ -33,29 +32,6 @@ def test_scripted_models_of_one_seed_are_a_pair() -> None:
     for bad in ("demo", "x:0.2", "4:0.2:1"):
         with pytest.raises(InvalidArgument, match="SEED"):
             load(ModelChoice(bad))
-
-
-def test_one_device_is_not_said_to_be_several() -> None:
-    with pytest.raises(InvalidArgument, match="'torch' runs on one device") as caught:
-        load_model(ModelChoice("4", engine="torch", parallel=Parallelism(tensor=2)))
-    assert caught.value.field == "engine"
-
-
-@pytest.mark.parametrize(
-    ("found", "why"), [(None, "needs vllm 0.32 or later"), ("0.99.1", "0.99.1 is")]
-)
-def test_a_missing_or_untested_vllm_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, found: str | None, why: str
-) -> None:
-    monkeypatch.setattr("tandem.backends.vllm.installed_version", lambda: found)
-    with pytest.raises(InvalidArgument, match=why) as caught:
-        load_model(ModelChoice(str(demo_folder("demo-target")), engine="vllm"))
-    assert caught.value.field == "engine"
-
-
-def test_a_draft_model_is_not_given_to_vllm() -> None:
-    with pytest.raises(InvalidArgument, match="use torch for drafters"):
-        load_model(ModelChoice("anything", engine="vllm", drafts=True))
 
 
 def test_vocabularies_that_cannot_be_compared_are_refused() -> None:

@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from tandem.backends.interface import Engine, OpensForOwners, open_session
-from tandem.backends.vllm.engine import VllmEngine
 from tandem.testing.context_engine import ContextSession
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
-
-
-def vllm_engine() -> VllmEngine:
-    """Without vLLM: it opens sessions, and makes no pass."""
-    config = SimpleNamespace(
-        cache_config=SimpleNamespace(num_gpu_blocks=100),
-        scheduler_config=SimpleNamespace(max_num_seqs=8, max_num_batched_tokens=64),
-        model_config=SimpleNamespace(max_model_len=512),
-        use_v2_model_runner=False,
-    )
-    scheduler = SimpleNamespace(kv_cache_manager=None, block_size=16)
-    return VllmEngine(
-        SimpleNamespace(vllm_config=config, scheduler=scheduler),
-        model_name="m",
-        vocabulary_hash="h",
-        vocabulary_size=64,
-        eos_token_ids=frozenset(),
-        kv_bytes_per_token=1,
-    )
-
-
-def test_pages_of_vllm_have_a_salt_of_their_owner() -> None:
-    engine = vllm_engine()
-    alice, again, bob = (engine.open_for(owner, 40) for owner in ("alice", "alice", "bob"))
-    assert alice.salt == again.salt != bob.salt
-    assert "alice" not in alice.salt
-    assert engine.fork(alice, 0, 40).salt == alice.salt
-
-
-def test_a_session_of_vllm_without_an_owner_shares_with_its_forks_alone() -> None:
-    engine = vllm_engine()
-    first, second = engine.open(40), engine.open(40)
-    assert first.salt != second.salt
-    assert engine.fork(first, 0, 40).salt == first.salt
 
 
 class Noting(ScriptedEngine):

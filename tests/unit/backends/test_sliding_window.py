@@ -13,7 +13,6 @@ from tandem.backends.sliding_window import (
     WindowedSession,
     has_sliding_window,
     window_start,
-    with_sliding_window,
 )
 from tandem.core.errors import InvalidArgument
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -64,7 +63,7 @@ def test_half_of_the_window_is_left_at_least() -> None:
 
 def test_a_text_that_fits_is_the_engine_s_own_session() -> None:
     inner = draft_engine()
-    engine = with_sliding_window(inner)
+    engine = SlidingWindowEngine(inner)
     session = engine.open(CONTEXT)
     assert not isinstance(session, WindowedSession)
     tokens = tuple(some_tokens(CONTEXT))

@@ -233,11 +233,13 @@ def reasons(passed: list[dict[str, str]]) -> dict[str, str]:
 
 def test_what_a_folder_holds_besides_is_listed_with_the_reason(notes: Path) -> None:
     (notes / "deep" / "README").write_text("no ending")
+    (notes / "__init__.py").touch()
     os.mkfifo(notes / "pipe.txt")
     counts = answer("ingest", "notes", "--embedding", "lexical")
     assert counts["added"] == 3
     assert reasons(counts["passed"]) == {
         "notes/.hidden.txt": "is hidden",
+        "notes/__init__.py": "is empty",
         "notes/deep/README": "files without an ending are not read from folders; name it to have"
         " it read as text",
         "notes/pipe.txt": "is no regular file",
@@ -245,8 +247,17 @@ def test_what_a_folder_holds_besides_is_listed_with_the_reason(notes: Path) -> N
         " read as text",
     }
     code, out, err = run("ingest", "notes")
-    assert (code, out.split(" (")[0]) == (0, "3 unchanged, 4 passed over")
+    assert (code, out.split(" (")[0]) == (0, "3 unchanged, 5 passed over")
     assert "passed over notes/pipe.txt: is no regular file" in err.splitlines()
+
+
+def test_a_file_whose_name_is_no_text_is_refused_by_its_name(notes: Path) -> None:
+    Path(os.fsdecode(b"notes/caf\xe9.txt")).write_text("latte")
+    code, out, _ = run("ingest", "notes", "--embedding", "lexical", "--json")
+    counts = json.loads(out)
+    assert (code, counts["added"]) == (1, 3)
+    (refused,) = counts["refused"]
+    assert refused["reason"] == "has a name that is not UTF-8; rename it"
 
 
 def test_links_lead_out_of_a_folder_only_when_that_is_asked_for(

@@ -64,7 +64,6 @@ def test_html_has_the_encoding_that_it_has_or_says(content: bytes, text: str) ->
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", ""),
         (b"a<b", "a"),
         (b"<p>one<p>two<br>three", "one\n\ntwo\n\nthree"),
         (b"x<noscript>a<p>b</noscript>y<template><p>t</p></template>z", "xyz"),

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Session
 from tandem.backends.model_source import HEAD_TOKENS
-from tandem.backends.sliding_window import with_sliding_window
+from tandem.backends.sliding_window import SlidingWindowEngine
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
@@ -223,7 +223,7 @@ def test_a_branch_drafts_with_its_parent_s_adapter(engine: Engine) -> None:
     parent.close()
 
 
-@pytest.mark.parametrize("wrap", [with_sliding_window, lambda e: PacedEngine(e, 0, 0)])
+@pytest.mark.parametrize("wrap", [SlidingWindowEngine, lambda e: PacedEngine(e, 0, 0)])
 def test_engines_around_the_draft_hand_its_adapters_on(engine: Engine, wrap: Any) -> None:
     wrapped = wrap(engine)
     adaptation = adapting(wrapped)

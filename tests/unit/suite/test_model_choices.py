@@ -135,7 +135,7 @@ def test_where_the_draft_only_drafts_the_target_answers_from_the_device_s_docume
             f" {called} can only draft"
         )
     assert with_documents(draft, ModelChoice("x.gguf")).dtype == "float32"
-    for target in (ModelChoice("m", engine="vllm"), draft):
+    for target in (ModelChoice("m", engine="remote"), draft):
         with pytest.raises(InvalidArgument, match="mine can only draft, and not answer from docum"):
             with_documents(draft, target)
 

@@ -138,7 +138,6 @@ def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> N
 def test_what_a_frame_says_by_saying_nothing() -> None:
     opened = CollaborationOpened(1, 2, 9, log_mass=0.0, max_tokens=4)
     assert (opened.documents, opened.document_tokens) == (0, 0)
-    assert not opened.processes
     draft = SideDraftFrame(1, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
     assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
     target = TargetFrame(1, 2, 9, token_ids=(3,))
@@ -257,7 +256,6 @@ def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
                 prefix_hash=prefix_after(()),
                 log_mass=1.5,
                 max_tokens=4,
-                processes=True,
             )
         )
     ]

@@ -276,7 +276,6 @@ def _collaborate_response() -> Conversation:
     opened = CollaborationOpened(*head, -math.inf, 7, 2, 90)
     messages = _both_ways() | {
         "opened": opened,
-        "opened.processes": replace(opened, processes=True),
         "going_away": GoingAway(*head, grace_s=2.5),
         "pong": Pong(*head, nonce=9),
     }

@@ -243,10 +243,8 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
         assert_same(cloud.decode(sent(request_kind, device.encode(message))), message)
         answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(message))
         assert_same(device.decode(answer), message)
-    opened = peer.CollaborationOpened(
-        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), 2, 9),
-        processes=data.draw(st.booleans()),
-    )
+    masses, limits = some.log_masses, st.integers(1, 99)
+    opened = peer.CollaborationOpened(*head, data.draw(masses), data.draw(limits), 2, 9)
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(opened))
     assert_same(device.decode(answer), opened)
 
@@ -300,7 +298,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
     )
 )
 def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> None:
-    assert part_from_proto(sent(decoding_pb2.DocumentPart, part_to_proto(part))) == part
+    assert part_from_proto(sent(decoding_pb2.ExportDocumentsResponse, part_to_proto(part))) == part
 
 
 @pytest.mark.parametrize(

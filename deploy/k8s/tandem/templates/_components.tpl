@@ -47,9 +47,6 @@ app.kubernetes.io/component: {{ .component.name }}
 {{- $gpu := (index .root.Values .component.key).gpu | default dict }}
 {{- $onGpu := get $gpu "enabled" | default false }}
 {{- $special := ternary $gpu $image $onGpu }}
-{{- if include "tandem.onVllm" . }}
-{{- $special = (index .root.Values .component.key).vllm }}
-{{- end }}
 {{- $repository := $special.repository }}
 {{- $digest := get $special "digest" }}
 {{- if $digest }}
@@ -72,27 +69,13 @@ The name of the Service that leads to the drafter of the caller's own node. Usag
 {{- printf "%s-drafter-local" (include "tandem.fullname" .root) }}
 {{- end }}
 
-{{/* "true" for a component that computes with vLLM. */}}
-{{- define "tandem.onVllm" -}}
-{{- $values := index .root.Values .component.key }}
-{{- if (get ($values.vllm | default dict) "enabled") }}
-{{- $vllm := $values.vllm }}
-{{- if not $values.gpu.enabled }}{{ fail "verifier.vllm: needs verifier.gpu.enabled" }}{{ end }}
-{{- $gpus := mul $vllm.tensorParallel $vllm.pipelineParallel }}
-{{- if mod $gpus $vllm.nodes }}
-{{- fail "verifier.vllm.nodes: must divide tensorParallel × pipelineParallel" }}
-{{- end }}
-{{- if and (gt (int $vllm.nodes) 1) (ne $values.autoscaling.kind "none") }}
-{{- fail "verifier.autoscaling: only where verifier.vllm.nodes is 1" }}
-{{- end }}
-{{- "true" }}
-{{- end }}
-{{- end }}
-
-{{/* "true" for a component whose replicas are groups of pods. */}}
-{{- define "tandem.isGroup" -}}
-{{- if include "tandem.onVllm" . }}
-{{- if gt (int (index .root.Values .component.key).vllm.nodes) 1 }}true{{ end }}
+{{/* The secret for the server that computes the target, of a component that asks one. */}}
+{{- define "tandem.targetSecret" -}}
+{{- $target := get (index .root.Values .component.key) "target" | default dict }}
+{{- if get $target "url" }}
+{{- if (index .root.Values .component.key).gpu.enabled }}{{ fail "verifier.target: that server computes; gpu.enabled must be false" }}{{ end }}
+{{- if and $target.ca (not $target.secret) }}{{ fail "verifier.target.ca: needs verifier.target.secret" }}{{ end }}
+{{- $target.secret }}
 {{- end }}
 {{- end }}
 

@@ -47,26 +47,24 @@ service's settings model; a test starts every model with what is rendered here.
 {{- end }}
 {{- end }}
 {{- end }}
-{{- $derived := list }}
-{{- if include "tandem.onVllm" . }}
-{{- $derived = list "engine" "tensor_parallel" "pipeline_parallel" "executor" }}
-- {name: TANDEM_ENGINE, value: vllm}
-- {name: TANDEM_TENSOR_PARALLEL, value: {{ $values.vllm.tensorParallel | quote }}}
-- {name: TANDEM_PIPELINE_PARALLEL, value: {{ $values.vllm.pipelineParallel | quote }}}
-- {name: TANDEM_EXECUTOR, value: {{ eq (include "tandem.isGroup" .) "true" | ternary "ray" "mp" }}}
-{{- if not (hasKey $values.settings "stuck_after_s") }}
-# A pass gives no sign between layers.
-- {name: TANDEM_STUCK_AFTER_S, value: "10"}
-{{- end }}
-{{- end }}
 {{- range $name, $setting := $values.settings }}
-{{- if not (or (has $name $derived) (and (eq $name "dtype") $values.gpu $values.gpu.enabled $values.gpu.dtype)) }}
+{{- if not (and (eq $name "dtype") $values.gpu $values.gpu.enabled $values.gpu.dtype) }}
 - {name: TANDEM_{{ upper $name }}, value: {{ include "tandem.setting" $setting }}}
 {{- end }}
 {{- end }}
 {{- end }}
 
 {{- define "tandem.environment.verifier" }}
+{{- $target := .root.Values.verifier.target }}
+{{- with $target.url }}
+- {name: TANDEM_TARGET_URL, value: {{ . | quote }}}
+{{- if $target.secret }}
+- {name: TANDEM_TARGET_KEY_FILE, value: /etc/tandem/target/key}
+{{- end }}
+{{- if $target.ca }}
+- {name: TANDEM_TARGET_CA, value: /etc/tandem/target/ca.crt}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* What the Prometheus of the cluster knows, for components that begin with it. */}}

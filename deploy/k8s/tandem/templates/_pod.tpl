@@ -57,11 +57,6 @@ spec:
       imagePullPolicy: {{ .root.Values.image.pullPolicy }}
       securityContext:
         {{- toYaml .root.Values.securityContext | nindent 8 }}
-      {{- if include "tandem.isGroup" . }}
-      # Ray's head beside the verifier: the group's other pods join it.
-      command: [bash, -c]
-      args: ["ray start --head --port=6379 --disable-usage-stats && exec python -m tandem.services.verifier"]
-      {{- end }}
       env:
         {{- include "tandem.component.environment" . | nindent 8 }}
         {{- with $values.extraEnv }}
@@ -99,13 +94,12 @@ spec:
         {{- include "tandem.component.resources" . | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
-        {{- if include "tandem.onVllm" . }}
-        - {name: shared-memory, mountPath: /dev/shm}
-        - {name: cache, mountPath: /cache}
-        {{- end }}
         {{- if not $security.insecure }}
         - {name: tls, mountPath: /etc/tandem/tls, readOnly: true}
         - {name: keys, mountPath: /etc/tandem/keys, readOnly: true}
+        {{- end }}
+        {{- if include "tandem.targetSecret" . }}
+        - {name: target, mountPath: /etc/tandem/target, readOnly: true}
         {{- end }}
         {{- range $name, $folder := .component.folders }}
         - {name: {{ $name }}, mountPath: {{ $folder }}}
@@ -118,14 +112,13 @@ spec:
         {{- end }}
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
-    {{- if include "tandem.onVllm" . }}
-    - {name: shared-memory, emptyDir: {medium: Memory, sizeLimit: {{ $values.vllm.sharedMemory }}}}
-    - {name: cache, emptyDir: {}}
-    {{- end }}
     {{- if not $security.insecure }}
     # Whole folders, not single files: a mounted single file never sees a rotation.
     - {name: tls, secret: {secretName: {{ include "tandem.tlsSecret" $place }}, defaultMode: 0440}}
     - {name: keys, secret: {secretName: {{ include "tandem.keysSecret" $place }}, defaultMode: 0440}}
+    {{- end }}
+    {{- with include "tandem.targetSecret" . }}
+    - {name: target, secret: {secretName: {{ . }}, defaultMode: 0440}}
     {{- end }}
     {{- $claims := include "tandem.component.claims" . | fromYamlArray }}
     {{- range $name, $folder := .component.folders }}
@@ -151,11 +144,7 @@ spec:
 {{- $values := index .root.Values .component.key }}
 {{- $resources := deepCopy ($values.resources | default dict) }}
 {{- if and .component.computes $values.gpu.enabled }}
-{{- $count := 1 }}
-{{- if include "tandem.onVllm" . }}
-{{- $count = div (mul $values.vllm.tensorParallel $values.vllm.pipelineParallel) $values.vllm.nodes }}
-{{- end }}
-{{- $gpu := dict $values.gpu.resource $count }}
+{{- $gpu := dict $values.gpu.resource 1 }}
 {{- $resources = merge $resources (dict "limits" $gpu) }}
 {{- end }}
 {{- toYaml $resources }}
