@@ -6,7 +6,7 @@ ingest answered is durable; reading goes no further ahead than a few documents.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import grpc
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable, check_count
-from tandem.index.document_index import DocumentIndex, TextEmbedding
+from tandem.index.document_index import DocumentIndex, Preparation, TextEmbedding
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
@@ -35,8 +35,10 @@ from tandem.services.retriever.conversion import (
 from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.forgetting import Forgetting
 from tandem.services.retriever.ingestion import (
+    Incoming,
     Intake,
     Leaving,
+    ReadDocument,
     commit,
     preparation_of,
     read_group,
@@ -324,36 +326,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
         ahead = ReadAhead()
-        leaving = self._leaving_hook()
         stored = 0
-        quota = self._limits.owner_quota
         reading = asyncio.create_task(_read(first, stream, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
                 for owner, run in runs_of_owners(batch):
-                    # Tenants over HTTP all come by the aggregator's key: their documents say whose.
-                    tenant = _tenant_of(owner)
-                    read = partial(read_group, unread_of(run))
-                    while group := await self._unless_leaving(self._extracted(tenant, read)):
-                        # Embedding, step by step, in turn with others: whoever writes waits for
-                        # who writes now, and a long document takes many seconds to embed.
-                        begin = partial(preparation_of, self._index, group, quota)
-                        preparation = await self._on(self._embedding, begin, owner)
-                        while await self._on(self._embedding, preparation.step, owner):
-                            pass
-                        prepared = preparation.contents
-                        adding = partial(
-                            commit,
-                            self._index,
-                            group,
-                            leaving,
-                            owner_quota=quota,
-                            prepared=prepared,
-                        )
-                        for answer in await self._on(self._writer, adding, owner):
-                            self._series.ingested(pb.Outcome.Name(answer.outcome))
-                            stored += answer.outcome != pb.OUTCOME_REFUSED
-                            await stream.write(answer)
+                    async for answer in self._stored(owner, run):
+                        self._series.ingested(pb.Outcome.Name(answer.outcome))
+                        stored += answer.outcome != pb.OUTCOME_REFUSED
+                        await stream.write(answer)
         except ResourceExhausted as error:
             # The error itself goes on, since it may say when to try again.
             error.args = (f"{error}; {stored} documents of this stream are stored",)
@@ -361,6 +342,35 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    async def _stored(
+        self, owner: str, run: Sequence[Incoming]
+    ) -> AsyncIterator[pb.IngestResponse]:
+        """Read, embed and store documents of one owner, each in turn with others: whoever writes
+        waits for who writes now, and a long document takes many seconds to embed."""
+        # Tenants over HTTP all come by the aggregator's key: their documents say whose.
+        tenant = _tenant_of(owner)
+        read = partial(read_group, unread_of(run))
+        quota = self._limits.owner_quota
+        leaving = self._leaving_hook()
+        done = 0
+        while done < len(run):
+            group = await self._unless_leaving(self._extracted(tenant, read))
+            done += sum(document.last for document in group)
+            begin = partial(_embedding_of, self._index, group, quota)
+            preparation, goes_on = await self._on(self._embedding, begin, owner)
+            while goes_on:
+                goes_on = await self._on(self._embedding, preparation.step, owner)
+            adding = partial(
+                commit,
+                self._index,
+                group,
+                leaving,
+                owner_quota=quota,
+                prepared=preparation.contents,
+            )
+            for answer in await self._on(self._writer, adding, owner):
+                yield answer
 
     async def _extracted(
         self, tenant: Tenant, read: Callable[[Extractor], tuple[Answer, float]]
@@ -433,6 +443,14 @@ def _texts_of(request: pb.EmbedRequest) -> list[str] | list[tuple[int, ...]]:
         why = f"{size} characters in all; at most {MAX_EMBEDDED_CHARACTERS}"
         raise InvalidArgument("input", why)
     return list(request.texts)
+
+
+def _embedding_of(
+    index: DocumentIndex, group: Sequence[ReadDocument], quota: DocumentQuota
+) -> tuple[Preparation, bool]:
+    """Take the first step of a group: a short one has one turn, not two."""
+    preparation = preparation_of(index, group, quota)
+    return preparation, preparation.step()
 
 
 def _remove(
