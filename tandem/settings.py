@@ -243,7 +243,8 @@ class ServiceSettings(BaseSettings):
     quota_requests_per_minute: int = Field(
         default=0,
         ge=0,
-        description="Maximum requests per minute and key holder. 0: unlimited.",
+        description="Maximum requests, calls that take no answer included, per minute and key"
+        " holder. 0: unlimited.",
         json_schema_extra={"group": "Limits"},
     )
     quota_tokens_per_minute: int = Field(

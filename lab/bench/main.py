@@ -231,8 +231,8 @@ _ARM = click.option(
 _CROWD = click.option(
     "--part",
     multiple=True,
-    help="Only this part: crowding, grammars, choices, logprobs, images, embeddings, documents or"
-    " tokenising.",
+    help="Only this part: single-key, crowding, grammars, choices, logprobs, images, contexts,"
+    " embeddings, windows, documents, tokenising, turns or letters.",
 )
 _STREAMS = click.option(
     "--streams", multiple=True, type=click.IntRange(1, 200), help="Concurrent chats; repeatable."

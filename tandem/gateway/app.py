@@ -32,7 +32,6 @@ from tandem.gateway.anthropic_messages import (
     chat_to_count,
 )
 from tandem.gateway.base_models import Absent, Answer
-from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.catalog import Catalog, ModelCard, ModelList, ServingSuite
 from tandem.gateway.choice_reader import ReasoningOptions
 from tandem.gateway.connection_body import BodyLimits, CallerLeft, cancel_on_disconnect
@@ -182,7 +181,7 @@ def make_routes(
     app.state.events = []
     app.state.body_limits = BodyLimits(
         max_bytes=settings.max_body_bytes,
-        pace=BodyPace(settings.body_bytes_per_s),
+        bytes_per_s=settings.body_bytes_per_s,
         max_ids=lambda: gateway.catalog.context_length,
         ending=ending,
     )

@@ -5,7 +5,7 @@ process stops before it is done."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi.routing import APIRoute
@@ -15,15 +15,18 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from tandem.core.errors import TandemError, Unavailable
-from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.body_parsing import parse_json
 from tandem.gateway.errors import ApiError, api_error
-from tandem.net.scopes import current_caller
+from tandem.net.fair_shares import NOBODY, Rates
+from tandem.net.tenant import paying_tenant
 
 BODY_TIMEOUT_S = 30.0
 """What a caller gets to send its body, without the time for which it is not read."""
 CLIENT_CLOSED = 499
 """No status that is ever sent; it is counted for callers who did not wait for theirs."""
+
+OBJECT_BYTES = 256
+"""Text of so many bytes is read in the time that one message of a conversation takes, 5 us."""
 
 Work = TypeVar("Work")
 
@@ -37,15 +40,24 @@ class CallerLeft(HTTPException):
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """What an application's bodies may be. `pace`: of each tenant; a caller who sends faster is not
-    refused but held by TCP's flow control. Where no keys are needed all callers are one, and nobody
-    is to be kept from anybody. `max_ids` gives the token ids that a prompt may have. Once `ending`
-    is set, no body is read any more."""
+    """What an application's bodies may be. `bytes_per_s`: how fast one tenant's are read; 0: as
+    fast as they come. A caller who sends faster is not refused but held by TCP's flow control:
+    reading, parsing and refusing a body hold the event loop in proportion to its bytes, and to the
+    objects in it, each of which counts as `OBJECT_BYTES` more. Where no keys are needed all callers
+    are one, and nobody is to be kept from anybody. `max_ids` gives the token ids that a prompt may
+    have. Once `ending` is set, no body is read any more."""
 
     max_bytes: int
-    pace: BodyPace
+    bytes_per_s: float
     max_ids: Callable[[], int]
     ending: asyncio.Event
+    rates: Rates = field(default_factory=lambda: Rates(burst_s=1.0))
+
+    def delay_s(self, part: bytes) -> float:
+        """Count bytes of the current caller's, and return for how long no more are to be read."""
+        size = len(part) + OBJECT_BYTES * (part.count(b"{") + part.count(b"["))
+        per_s = 0.0 if (tenant := paying_tenant()) == NOBODY else self.bytes_per_s
+        return self.rates.spend(tenant, size, per_s, time.monotonic())
 
 
 class LimitedRoute(APIRoute):
@@ -82,7 +94,6 @@ class _LimitedRequest(Request):
 async def read_body(request: Request, limits: BodyLimits) -> bytes:
     """Read a body that claims to be JSON. Raises ApiError 408, 413 or 415, or CallerLeft."""
     _check_media_type(request.headers.get("content-type", ""))
-    tenant = current_caller().holder
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
             raw = bytearray()
@@ -93,9 +104,7 @@ async def read_body(request: Request, limits: BodyLimits) -> bytes:
                     # answer.
                     why = f"the body is larger than {limits.max_bytes} bytes"
                     raise ApiError(413, why, code="request_too_large")
-                if not tenant:
-                    continue
-                if delay_s := limits.pace.delay_s(tenant, len(part), time.monotonic()):
+                if delay_s := limits.delay_s(part):
                     deadline.reschedule((deadline.when() or 0.0) + delay_s)
                     await asyncio.sleep(delay_s)
             return bytes(raw)

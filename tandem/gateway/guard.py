@@ -8,29 +8,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.core.errors import Unavailable
+from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.gateway.connection_body import CLIENT_CLOSED
 from tandem.gateway.document_route import DOCUMENTS_PATH
-from tandem.gateway.errors import (
-    ApiError,
-    api_error,
-    error_response,
-    is_anthropic,
-    lacks_scope,
-    too_many,
-)
+from tandem.gateway.errors import ApiError, api_error, error_response, is_anthropic, lacks_scope
 from tandem.gateway.known_names import KnownNames
 from tandem.net.access_keys import KeyRing
+from tandem.net.admission import Admission
 from tandem.net.auth import RECHECK_S, Recheck
-from tandem.net.scopes import Caller, current_caller, note_caller
+from tandem.net.scopes import Caller, note_caller
 from tandem.net.scopes import Scope as KeyScope
 from tandem.telemetry.logging import add_log_context, get_logger, log_context
 from tandem.telemetry.metrics import HttpSeries
@@ -40,12 +34,14 @@ log = get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 METRICS_PATH = "/metrics"
+REQUESTS = "HTTP requests"
+PAGES = "pages at once"
 PAGES_AT_ONCE = 32
 
 
 class Guard:
     """`keys` gives those known now; None admits all who call by one of `names`. `max_requests` run
-    at once off open paths, of a key's holder half of that. `pages` are paths of files that say
+    at once off open paths. `pages` are paths of files that say
     nothing of this server: no key is asked for them, and `PAGES_AT_ONCE` are sent at once."""
 
     def __init__(
@@ -61,12 +57,10 @@ class Guard:
         self._app = app
         self._keys = keys
         self._pages = pages
-        self._pages_sent = 0
         self._names = names
-        self._max_requests = max_requests
         self._series = series
         self._recheck_s = recheck_s
-        self._handled: Counter[str] = Counter()
+        self._admission = Admission({REQUESTS: max_requests, PAGES: PAGES_AT_ONCE})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,42 +93,28 @@ class Guard:
             tell("http request", route=_route(scope), status=status, duration_s=duration_s)
 
     async def _handle(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        is_open = scope["path"] in OPEN_PATHS
-        try:
-            self._names.check(Headers(scope=scope))
-            if scope["path"] in self._pages:
-                self._admit_page()
-            elif not is_open:
-                self._admit(scope)
-        except ApiError as error:
-            return await error_response(error, scope["path"])(scope, receive, answer.send)
-        if is_open:
-            return await self._app(scope, receive, answer.send)
-        if scope["path"] in self._pages:
-            return await self._send_page(scope, receive, answer)
-        holder = current_caller().holder
-        self._handled[holder] += 1
-        try:
+        is_page = scope["path"] in self._pages
+        is_free = is_page or scope["path"] in OPEN_PATHS
+        with ExitStack() as held:
+            try:
+                self._names.check(Headers(scope=scope))
+                if not is_free:
+                    self._identify(scope)
+                if is_page or not is_free:
+                    place = PAGES if is_page else REQUESTS
+                    held.enter_context(self._admission.reserve(place=place))
+            except (ApiError, ResourceExhausted) as error:
+                refused = error_response(api_error(error), scope["path"])
+                return await refused(scope, receive, answer.send)
+            if is_free:
+                return await self._app(scope, receive, answer.send)
             with Recheck(lambda: self._refusal(scope)[1], self._recheck_s) as recheck:
                 await self._app(scope, receive, answer.send)
-        finally:
-            self._handled[holder] -= 1
         if recheck.found is not None:  # an answer that had begun is cut off
             log.warning("http request ended", reason=str(recheck.found))
             if answer.status is None:
                 revoked = error_response(recheck.found, scope["path"])
                 await revoked(scope, receive, answer.send)
-
-    def _admit_page(self) -> None:
-        if self._pages_sent >= PAGES_AT_ONCE:
-            raise too_many(f"{self._pages_sent} pages are being sent; try again")
-
-    async def _send_page(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        self._pages_sent += 1
-        try:
-            await self._app(scope, receive, answer.send)
-        finally:
-            self._pages_sent -= 1
 
     def _refusal(self, scope: Scope) -> tuple[Caller | None, ApiError | None]:
         """Return the caller and the reason of a refusal; no caller if no keys are needed."""
@@ -150,19 +130,14 @@ class Guard:
             return caller, lacks_scope(caller.holder, needed)
         return caller, None
 
-    def _admit(self, scope: Scope) -> None:
+    def _identify(self, scope: Scope) -> None:
+        """Note the caller. Raises ApiError for one who may not have what it asks for."""
         caller, refusal = self._refusal(scope)
         if caller is not None:
             add_log_context(caller=caller.holder)
             note_caller(replace(caller, over_http=True))
         if refusal is not None:
             raise refusal
-        holder = current_caller().holder
-        theirs, all_handled = self._handled[holder], self._handled.total()
-        if holder and theirs >= max(1, self._max_requests // 2):
-            raise too_many(f"{theirs} requests of '{holder}' are being handled; try again")
-        if all_handled >= self._max_requests:
-            raise too_many(f"{all_handled} requests are being handled; try again")
 
 
 class _Answer:

@@ -19,8 +19,8 @@ from tandem.core.extras import install_command
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.grammar.conjunctions import check_conjunctions
 from tandem.grammar.matcher_mask import MAX_STEP_S, MatcherMask, OnCost
-from tandem.net.fair_executor import FairExecutor
 from tandem.net.tenant import Tenant
+from tandem.net.turns import FairExecutor
 from tandem.text import ComparableTokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ MAX_GRAMMAR_SYMBOLS = 10_000
 _IN_SCHEMA = "failed to compile JSON schema: "  # how llguidance begins what is wrong with one
 
 WAITING = 64
-WAITING_OF_TENANT = 8
-"""Grammars to be compiled, of all tenants and of one."""
+"""Grammars to be compiled."""
 COMPILE_NICENESS = 10
 """Nobody's answer but its own waits for a grammar that is compiled."""
 WAITING_MASKS = 4096
@@ -60,9 +59,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
         # Apart, since a grammar may take seconds to compile, which others' masks must not wait for.
-        self._compiles = FairExecutor(
-            "grammars", 1, WAITING, waiting_of_tenant=WAITING_OF_TENANT, niceness=COMPILE_NICENESS
-        )
+        self._compiles = FairExecutor("grammars", 1, WAITING, niceness=COMPILE_NICENESS)
         self._masks = FairExecutor("masks", 2, waiting=WAITING_MASKS)
         self._native: LLTokenizer | None = None
         self._compiled: OrderedDict[tuple[Tenant, Grammar], LLMatcher | InvalidArgument] = (

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import cast
 
@@ -55,7 +56,10 @@ MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
 OUTDATED_PAUSE_S = 0.001
 EMBEDDED_AT_ONCE = 8
-"""Chunks or texts of one step: some hundred milliseconds with MiniLM on one core."""
+"""Chunks or texts of one step at most."""
+TOKENS_AT_ONCE = 256
+"""Of one step, which whoever comes next waits for: some hundred milliseconds with MiniLM on one
+core, where larger steps are no faster for each token."""
 
 Place = Path | str
 """Where documents are kept: a folder of this machine, or a PostgreSQL server's connection string as
@@ -127,19 +131,19 @@ class Preparation:
         """Of the chunks so far of the content whose turn it is."""
 
     def step(self) -> bool:
-        """Embed at most EMBEDDED_AT_ONCE chunks, of as many documents as they are of; False once
-        all is done. Short documents share a batch: one by one they would take several times as
-        long."""
+        """Embed some chunks, of as many documents as they are of; False once all is done. Short
+        documents share a batch: one by one they would take several times as long."""
         while self._left and len(self._chunks) < EMBEDDED_AT_ONCE:
             self._chunk(self._left.popleft())
             if self._embedder is None:
                 return bool(self._left)
-        count = min(EMBEDDED_AT_ONCE, len(self._chunks))
-        batch = [self._chunks.popleft() for _ in range(count)]
-        if batch:
+        if self._chunks:
             assert self._embedder is not None, "nothing is embedded for words alone"
-            texts = [content.indexed_chunk(number) for content, number in batch]
-            for (content, number), vector in zip(batch, self._embedder.embed(texts), strict=True):
+            first = islice(self._chunks, EMBEDDED_AT_ONCE)
+            texts = [content.indexed_chunk(number) for content, number in first]
+            texts = texts[: _of_one_step(self._embedder.count_tokens(texts))]
+            for vector in self._embedder.embed(texts):
+                content, number = self._chunks.popleft()
                 self._vectors.append(vector)
                 if number + 1 == len(content.spans):
                     self.contents[content.content_hash] = replace(
@@ -164,6 +168,12 @@ class Preparation:
             self.contents[content.content_hash] = content
         else:
             self._chunks.extend((content, number) for number in range(len(spans)))
+
+
+def _of_one_step(sizes: Iterable[int]) -> int:
+    """Return how many of the first texts of so many tokens one step has; one is never too long."""
+    ends = accumulate(islice(sizes, EMBEDDED_AT_ONCE))
+    return max(1, sum(end <= TOKENS_AT_ONCE for end in ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +232,10 @@ class TextEmbedding:
         self._windows.sort(key=lambda window: len(window.token_ids))
 
     def step(self) -> bool:
-        """Embed at most EMBEDDED_AT_ONCE windows; False once all is done."""
-        batch = self._windows[:EMBEDDED_AT_ONCE]
-        self._windows = self._windows[EMBEDDED_AT_ONCE:]
+        """Embed some windows; False once all is done."""
+        count = _of_one_step(len(window.token_ids) for window in self._windows)
+        batch = self._windows[:count]
+        self._windows = self._windows[count:]
         if not batch:
             return False
         vectors = self._embedder.embed_tokens([window.token_ids for window in batch])

@@ -78,6 +78,9 @@ def scopes_from(text: str) -> frozenset[Scope]:
         raise InvalidArgument("scopes", why) from None
 
 
+OVER_HTTP = " over HTTP"
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A caller: the holder of a key, and the scopes of the key."""
@@ -94,7 +97,7 @@ class Caller:
     def name(self) -> str:
         """The holder, unlike any of the same name at the other door; "" where nobody is known. No
         holder's name has a space."""
-        return f"{self.holder} over HTTP" if self.over_http and self.holder else self.holder
+        return f"{self.holder}{OVER_HTTP}" if self.over_http and self.holder else self.holder
 
 
 ANYONE = Caller("", frozenset(Scope))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tandem.core.errors import InvalidArgument
 from tandem.core.sharing import EVERYBODY, Sharing
 from tandem.net.access import ClientAccess
-from tandem.net.scopes import current_caller
+from tandem.net.scopes import OVER_HTTP, current_caller
 
 ID_BYTES = 16
 MAX_ID_BYTES = 32
@@ -37,6 +37,14 @@ class Tenant:
     def key(self) -> bytes:
         """The tenant as bytes, unlike those of any other."""
         return self.caller.encode() + b"\0" + self.id
+
+    @property
+    def shown(self) -> str:
+        """The tenant in a refusal, which its caller reads."""
+        holder = f"'{self.caller.removesuffix(OVER_HTTP)}'" if self.caller else ""
+        if self.id:
+            return f"a tenant of {holder}" if holder else "a tenant"
+        return holder or "everybody together"
 
 
 def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandem.backends.interface import Engine
+from tandem.net.admission import SESSIONS, Admission
 from tandem.net.quotas import Quota
-from tandem.net.served_sessions import Admission
 from tandem.net.stream_limits import StreamLimits
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
@@ -49,7 +49,7 @@ class ServedEngine:
                 on_pass(pass_s, jobs, tokens)
 
         self.admission = admission = Admission(
-            max_sessions=limits.max_sessions,
+            {SESSIONS: limits.max_sessions},
             kv_budget_bytes=limits.kv_budget_bytes,
             quota=limits.quota,
             series=metrics.holders(),

@@ -316,7 +316,7 @@ class AccessSeries(Series):
         unreadable.set_function(lambda: state().unreadable_s)
 
 
-HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars", "extraction")
+HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars", "extraction", "queue")
 """What a holder of a key may have enough of."""
 
 
@@ -333,7 +333,7 @@ class HolderSeries(Series):
         "holder_refusals_total",
         "Requests refused because a key holder had reached its quota or its fair"
         " share, by the exhausted resource: sessions, kv, requests, tokens,"
-        " grammars, or extraction of documents.",
+        " grammars, extraction of documents, or places in a queue (queue).",
         more=("holder", "limit"),
     )
 

@@ -13,9 +13,8 @@ import pytest
 
 import tandem
 from tandem.api import suites
-from tandem.api.results import Figures
 from tandem.generation.client import Generated
-from tandem.generation.figures import answer_figures
+from tandem.generation.figures import Figures, answer_figures
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 from tandem_api.common.v1 import generation_pb2

@@ -28,7 +28,6 @@ from tandem.core.foreign_words import MOST_CHARACTERS, cleaned, in_quotes
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.sharing import parse_sharing
 from tandem.demo import demo_folder
-from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.connection_body import BodyLimits, read_body
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
@@ -103,7 +102,9 @@ def _body(raw: bytes, kind: type[Any]) -> Any:
 
     headers = [(b"content-type", b"application/json")]
     request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
-    limits = BodyLimits(2**20, BodyPace(0), lambda: CONTEXT, asyncio.Event())
+    limits = BodyLimits(
+        max_bytes=2**20, bytes_per_s=0.0, max_ids=lambda: CONTEXT, ending=asyncio.Event()
+    )
     body = _loop().run_until_complete(read_body(request, limits))
     return parse_body(body, kind, CONTEXT)
 

@@ -47,16 +47,13 @@ async def open_requests(served: HttpSuite, count: int) -> None:
 
 
 async def test_a_slot_that_comes_free_is_the_honest_one_s(tmp_path: Path) -> None:
-    """Though the greedy key asked for all that there is before."""
+    """Though the greedy key asked for more before."""
     limits = {"max_running": 1, "max_waiting": 3}
     async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, honest):
         asked = []
         for count in range(1, 4):
             asked.append(asyncio.create_task(greedy.post(CHAT, json=LONG)))
             await open_requests(served, count)
-        refused = await greedy.post(CHAT, json=SHORT)
-        assert refused.status_code == 429
-        assert "'greedy' has 3 of 4" in refused.json()["error"]["message"]
         waiting = asyncio.create_task(honest.post(CHAT, json=SHORT))
         await open_requests(served, 4)
         asked[0].cancel()
@@ -80,23 +77,30 @@ async def test_a_place_in_a_full_queue_is_the_honest_one_s(tmp_path: Path, strea
         waiting = asyncio.create_task(honest.post(CHAT, json=SHORT))
         refused = await asked.pop()
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert "'greedy' has most of the slots" in refused.json()["error"]["message"]
+        assert "'greedy' holds the most request slots" in refused.json()["error"]["message"]
         asked[0].cancel()
         assert (await waiting).status_code == 200
         asked[1].cancel()
         await served.suite.idle()
 
 
-async def test_a_key_has_at_most_half_of_what_is_handled_at_once(tmp_path: Path) -> None:
+async def test_a_key_alone_may_have_all_that_is_handled_at_once(tmp_path: Path) -> None:
     limits = {"http_max_requests": 2}
     async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, honest):
-        first = asyncio.create_task(greedy.post(CHAT, json=LONG))
-        await open_requests(served, 1)
+        asked = [asyncio.create_task(greedy.post(CHAT, json=LONG)) for _ in range(2)]
+        await open_requests(served, 2)
         refused = await greedy.post(CHAT, json=SHORT)
         assert refused.status_code == 429
-        assert "1 requests of 'greedy'" in refused.json()["error"]["message"]
+        assert "all 2 HTTP requests are in use" in refused.json()["error"]["message"]
+        assert (await honest.post(CHAT, json=SHORT)).status_code == 429
+        asked.pop().cancel()
+        await open_requests(served, 1)
+        refused = await greedy.post(CHAT, json=SHORT)
+        assert refused.status_code == 429, "the other key is active now"
+        words = "fair-share limit reached: 'greedy' holds 1 of 2 HTTP requests"
+        assert words in refused.json()["error"]["message"]
         assert (await honest.post(CHAT, json=SHORT)).status_code == 200
-        first.cancel()
+        asked.pop().cancel()
         await served.suite.idle()
 
 
@@ -111,10 +115,33 @@ async def test_a_minute_s_worth_is_told_of(tmp_path: Path, what: str) -> None:
             assert refused.status_code == 429
             error = refused.json()["error"]
             assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
-            assert f"{what}: 'greedy' has used its 2 per minute" in error["message"]
+            assert f"'greedy' has used its 2 {what} per minute" in error["message"]
             assert 5 <= int(refused.headers["retry-after"]) <= 60
         assert (await greedy.get("/v1/models")).status_code == 200
         assert (await honest.post(CHAT, json=SHORT)).status_code == 200
+
+
+TOKENISING = {
+    "/tokenize": {"model": "scripted", "prompt": "abc"},
+    "/detokenize": {"model": "scripted", "tokens": [1, 2]},
+    "/v1/messages/count_tokens": {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": "abc"}],
+    },
+}
+
+
+@pytest.mark.parametrize("path", TOKENISING)
+async def test_calls_that_ask_for_no_answer_count_too(tmp_path: Path, path: str) -> None:
+    async with two_callers(tmp_path, None, quota_requests_per_minute=3) as (_, greedy, honest):
+        for _ in range(3):
+            assert (await greedy.post(path, json=TOKENISING[path])).status_code == 200
+        for refused_path, body in (*TOKENISING.items(), (CHAT, SHORT)):
+            refused = await greedy.post(refused_path, json=body)
+            assert refused.status_code == 429
+            assert "'greedy' has used its 3 requests per minute" in refused.text
+            assert 5 <= int(refused.headers["retry-after"]) <= 60
+        assert (await honest.post(path, json=TOKENISING[path])).status_code == 200
 
 
 async def test_the_tokens_of_an_answer_that_is_left_are_counted(tmp_path: Path) -> None:
@@ -128,12 +155,19 @@ async def test_the_tokens_of_an_answer_that_is_left_are_counted(tmp_path: Path) 
         await served.suite.idle()
         refused = await greedy.post(CHAT, json=SHORT)
         assert refused.status_code == 429
-        assert "has used its 3 per minute" in refused.json()["error"]["message"]
+        assert "has used its 3 tokens per minute" in refused.json()["error"]["message"]
 
 
-async def test_large_bodies_are_read_at_their_sender_s_pace(tmp_path: Path) -> None:
+LARGE_BODIES: dict[str, dict[str, Any]] = {
+    "bytes": {"user": "x" * 400_000},
+    "objects": {"messages": [{"role": "user", "content": "a"}] * 1500},
+}
+
+
+@pytest.mark.parametrize("what", LARGE_BODIES)
+async def test_large_bodies_are_read_at_their_sender_s_pace(tmp_path: Path, what: str) -> None:
     """Also those that are refused, whose reading is all that they cost."""
-    large = {**SHORT, "user": "x" * 400_000, "temprature": 1}
+    large = {**SHORT, **LARGE_BODIES[what], "temprature": 1}
     async with two_callers(tmp_path, http_body_bytes_per_s=500_000) as (_, greedy, honest):
         began_s = time.monotonic()
         sending = [asyncio.create_task(greedy.post(CHAT, json=large)) for _ in range(4)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tandem.gateway.caller_connection import ConnectionLimits
 from tandem.gateway.server import HttpServer
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
+from tandem.services.aggregator.http import connection_limit
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
 from tests.gateway.http_suite import TIMEOUT_S, chat_body
@@ -162,3 +164,34 @@ async def test_a_body_that_does_not_come_is_given_up(
         answer = await asyncio.wait_for(reader.read(), TIMEOUT_S)
         assert answer.startswith(b"HTTP/1.1 408 ")
         writer.close()
+
+
+async def test_silent_strangers_keep_nobody_out_where_few_files_may_be_open() -> None:
+    """512 connections were allowed where 64 files were: everybody was reset for 11 s."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.gateway.few_files", "64"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    strangers = list[socket.socket]()
+    try:
+        port = int(await asyncio.wait_for(child.stdout.readline(), TIMEOUT_S))
+        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+        await asyncio.sleep(0.5)
+        async with httpx2.AsyncClient(timeout=TIMEOUT_S) as http:
+            for _ in range(20):
+                answer = await http.get(
+                    f"http://127.0.0.1:{port}/", headers={"Connection": "close"}
+                )
+                assert answer.status_code == 200
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        child.stdin.close()
+        await child.wait()
+
+
+def test_connections_are_as_many_as_wanted_where_files_allow_it() -> None:
+    assert connection_limit(8) == 8

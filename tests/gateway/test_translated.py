@@ -33,7 +33,7 @@ async def test_a_quota_is_one_for_all_apis(tmp_path: Path, path: str) -> None:
         for each, body in (OPENAI, (path, OTHERS[path])):
             refused = await served.post(each, body)
             assert refused.status_code == 429
-            assert "requests: 'ann' has used its 2 per minute" in refused.text
+            assert "'ann' has used its 2 requests per minute" in refused.text
             assert 1 <= int(refused.headers["retry-after"]) <= 60
 
 

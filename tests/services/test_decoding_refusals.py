@@ -145,7 +145,7 @@ async def test_what_finds_no_room_is_refused() -> None:
     async with decoder(kv_budget_bytes=100) as one, aggregator_peer(one.running) as peer:
         await peer.send(opening())
         code, details = await peer.ending()
-        assert (code, details[:28]) == ("RESOURCE_EXHAUSTED", "kv budget: 108 bytes needed,")
+        assert (code, details[:28]) == ("RESOURCE_EXHAUSTED", "108 bytes of KV cache needed")
     async with (
         decoder(max_sessions=1) as one,
         aggregator_peer(one.running) as first,
@@ -154,4 +154,4 @@ async def test_what_finds_no_room_is_refused() -> None:
         await first.open(opening())
         await second.send(opening())
         found = await second.ending()
-        assert found == ("RESOURCE_EXHAUSTED", "sessions: all 1 are in use; try again")
+        assert found == ("RESOURCE_EXHAUSTED", "all 1 sessions are in use; try again")

@@ -16,10 +16,10 @@ from tandem.index.extractor import ExtractionLimits, Extractor
 from tandem.net.quotas import HolderRefused
 from tandem.net.retriever_client import Upload
 from tandem.net.status import Rejected
+from tandem.net.tenant import Tenant
 from tandem.services.retriever import extraction_pool
 from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.servicer import RetrieverLimits
-from tandem.telemetry.metrics import Metrics, new_registry
 from tests.services.retriever_peer import retriever
 from tests.unit.index.hostile_pdfs import many_operations
 
@@ -31,8 +31,7 @@ async def pool_of(
     processes: int, limits: PoolLimits | None = None
 ) -> AsyncIterator[ExtractionPool]:
     extractors = [Extractor() for _ in range(processes)]
-    holders = Metrics(new_registry(), "device").holders()
-    pool = ExtractionPool(extractors, limits or PoolLimits(), holders)
+    pool = ExtractionPool(extractors, limits or PoolLimits())
     try:
         yield pool
     finally:
@@ -73,83 +72,64 @@ class Files:
         assert sorted(self.begun) == sorted(names)
 
 
-async def test_one_tenant_leaves_a_process_to_the_others_and_turns_go_round() -> None:
-    async with pool_of(2) as pool, asyncio.TaskGroup() as group:
-        files = Files(asyncio.get_running_loop())
-
-        async def read(tenant: str, name: str) -> None:
-            assert await pool.run(tenant, files.named(name)) == name
-
-        for number in range(4):
-            group.create_task(read("greedy", f"greedy-{number}"))
-        await files.begun_are("greedy-0")
-        group.create_task(read("modest", "modest-0"))
-        await files.begun_are("greedy-0", "modest-0")  # though three came before
-        for tenant in ("late", "modest"):
-            group.create_task(read(tenant, f"{tenant}-1"))
-        await asyncio.sleep(0)
-        files.end("greedy-0")  # two tenants wait that had no turn, or an earlier one
-        await files.begun_are("greedy-0", "modest-0", "late-1")
-        files.end("late-1")
-        await files.begun_are("greedy-0", "modest-0", "late-1", "greedy-1")
-        for name in ("modest-0", "greedy-1", "modest-1", "greedy-2", "greedy-3"):
-            files.end(name)
-
-
-async def test_callers_without_keys_have_every_process() -> None:
+@pytest.mark.parametrize("tenant", ["edge-1", ""])
+async def test_one_tenant_alone_has_every_process(tenant: str) -> None:
     async with pool_of(2) as pool, asyncio.TaskGroup() as group:
         files = Files(asyncio.get_running_loop())
         for name in ("a", "b"):
-            group.create_task(pool.run("", files.named(name)))
+            group.create_task(pool.run(Tenant(tenant), files.named(name)))
         await files.begun_are("a", "b")
         files.end("a")
         files.end("b")
 
 
-async def test_a_tenant_with_too_many_waiting_files_is_refused_and_no_other() -> None:
-    limits = PoolLimits(waiting_per_tenant=2)
-    async with pool_of(1, limits) as pool, asyncio.TaskGroup() as group:
+async def test_a_process_is_left_to_others_who_are_active_and_turns_go_round() -> None:
+    async with pool_of(2) as pool, asyncio.TaskGroup() as group:
         files = Files(asyncio.get_running_loop())
-        for number in range(3):
-            group.create_task(pool.run("greedy", files.named(f"g{number}")))
-        await files.begun_are("g0")
-        with pytest.raises(
-            HolderRefused, match="extraction: 2 files of 'greedy' are already waiting"
-        ):
-            await pool.run("greedy", files.named("one more"))
-        group.create_task(pool.run("modest", files.named("m")))
-        files.end("g0")
-        await files.begun_are("g0", "m")
-        for name in ("m", "g1", "g2"):
+
+        async def read(tenant: str, name: str) -> None:
+            assert await pool.run(Tenant(tenant), files.named(name)) == name
+
+        for number in range(4):
+            group.create_task(read("greedy", f"greedy-{number}"))
+        await files.begun_are("greedy-0", "greedy-1")
+        for tenant in ("modest", "late"):
+            group.create_task(read(tenant, f"{tenant}-0"))
+        await asyncio.sleep(0)
+        files.end("greedy-0")
+        await files.begun_are("greedy-0", "greedy-1", "modest-0")  # though two came before
+        files.end("greedy-1")
+        await files.begun_are("greedy-0", "greedy-1", "modest-0", "late-0")
+        for name in ("modest-0", "late-0", "greedy-2", "greedy-3"):
             files.end(name)
 
 
 async def test_seconds_of_a_processor_are_counted_and_who_had_its_own_waits_or_is_refused() -> None:
     async with pool_of(1, PoolLimits(cpu_s_per_minute=600)) as pool:
         took = asyncio.get_running_loop().time
-        assert await pool.run("a", lambda extractor: ("first", 604.0)) == "first"
+        assert await pool.run(Tenant("a"), lambda extractor: ("first", 604.0)) == "first"
         began_s = took()
-        assert await pool.run("b", lambda extractor: ("other", 0.0)) == "other"
+        assert await pool.run(Tenant("b"), lambda extractor: ("other", 0.0)) == "other"
         assert took() - began_s < 0.4, "it does not wait for what another tenant took"
-        assert await pool.run("a", lambda extractor: ("second", 1300.0)) == "second"
+        assert await pool.run(Tenant("a"), lambda extractor: ("second", 1300.0)) == "second"
         assert took() - began_s > 0.3, "until 1 s of 10 a second is there again"
-        why = "extraction: 'a' has used its 600 s of CPU time per minute; try again in"
+        why = "'a' has used its 600 s of CPU time for extraction per minute; try again in"
         with pytest.raises(HolderRefused, match=why) as refused:
-            await pool.run("a", lambda extractor: ("third", 0.0))
+            await pool.run(Tenant("a"), lambda extractor: ("third", 0.0))
         assert 60 < refused.value.retry_after_s < 140
-        assert await pool.run("b", lambda extractor: ("other", 0.0)) == "other"
+        assert await pool.run(Tenant("b"), lambda extractor: ("other", 0.0)) == "other"
 
 
 async def test_an_extractor_is_not_free_before_the_thread_that_uses_it_is_done() -> None:
     async with pool_of(1) as pool, asyncio.TaskGroup() as group:
         files = Files(asyncio.get_running_loop())
-        left = group.create_task(pool.run("a", files.named("left")))
+        left = group.create_task(pool.run(Tenant("a"), files.named("left")))
         await files.begun_are("left")
-        waiting = group.create_task(pool.run("a", files.named("gives up")))
+        waiting = group.create_task(pool.run(Tenant("a"), files.named("gives up")))
         await asyncio.sleep(0)
         for task in (left, waiting):
             task.cancel()
-        following = group.create_task(pool.run("b", files.named("next")))
+        following = group.create_task(pool.run(Tenant("b"), files.named("next")))
         await asyncio.wait((left, waiting))
         assert files.begun == ["left"]
         files.end("left")
@@ -164,8 +144,8 @@ async def test_work_that_fails_gives_its_extractor_back() -> None:
 
     async with pool_of(1) as pool:
         with pytest.raises(ResourceExhausted, match="the disk is full"):
-            await pool.run("a", fails)
-        assert await pool.run("a", lambda extractor: ("next", 0.0)) == "next"
+            await pool.run(Tenant("a"), fails)
+        assert await pool.run(Tenant("a"), lambda extractor: ("next", 0.0)) == "next"
 
 
 async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_is_stored(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import pytest
 
+from tandem.core.errors import ResourceExhausted
 from tandem.net.access import ServerAccess
-from tandem.net.quotas import HolderRefused, Quota
+from tandem.net.admission import Admission, Slots
+from tandem.net.quotas import NO_QUOTA, HolderRefused, Quota
 from tandem.net.scopes import Caller, Scope, note_caller
-from tandem.services.aggregator.slots import Slots
+from tandem.net.tenant import Tenant
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
@@ -42,6 +44,10 @@ class Unguarded(ServerAccess):
         return [_Naming()]
 
 
+def slots_of(running: int, waiting: int, quota: Quota = NO_QUOTA) -> Slots:
+    return Slots(Admission({}, quota=quota), "slots", running, waiting)
+
+
 async def sessions_of(
     holder: str, target: str, most: int, stack: AsyncExitStack
 ) -> tuple[int, grpc.aio.AioRpcError | None]:
@@ -59,19 +65,39 @@ async def sessions_of(
     return most, None
 
 
-async def test_one_edge_cannot_take_all_sessions_of_a_verifier() -> None:
-    metrics, limits = Metrics(new_registry(), "cloud"), VerifierLimits(max_sessions=8)
-    running = await started(VerifierServicer(target_engine(), limits, metrics), access=Unguarded())
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(new_registry(), "cloud")
+
+
+async def test_one_edge_alone_has_every_session_of_a_verifier(metrics: Metrics) -> None:
+    servicer = VerifierServicer(target_engine(), VerifierLimits(max_sessions=8), metrics)
+    running = await started(servicer, access=Unguarded())
     try:
         async with AsyncExitStack() as stack:
+            count, error = await sessions_of("edge-1", running.target, 9, stack)
+            assert count == 8
+            assert error is not None
+            assert "all 8 sessions are in use; try again" in str(error.details())
+    finally:
+        await running.drain(0.5)
+
+
+async def test_one_edge_cannot_take_all_sessions_that_others_want(metrics: Metrics) -> None:
+    servicer = VerifierServicer(target_engine(), VerifierLimits(max_sessions=8), metrics)
+    running = await started(servicer, access=Unguarded())
+    try:
+        async with AsyncExitStack() as stack:
+            assert (await sessions_of("honest", running.target, 1, stack))[0] == 1
             count, error = await sessions_of("greedy", running.target, 9, stack)
-            assert count == 6
+            assert count == 5
             assert error is not None
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "'greedy' has 6 of 8, and its share is less" in str(error.details())
+            words = "fair-share limit reached: 'greedy' holds 5 of 8 sessions"
+            assert words in str(error.details())
             assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
             assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
-            assert held(metrics, "greedy") == 6
+            assert held(metrics, "greedy") == 5
         while running.service.open_requests:
             await asyncio.sleep(0.01)
         assert held(metrics, "greedy") == 0
@@ -80,6 +106,28 @@ async def test_one_edge_cannot_take_all_sessions_of_a_verifier() -> None:
         assert metrics.registry.get_sample_value(name, refused) == 1
     finally:
         await running.drain(0.5)
+
+
+async def test_one_edge_alone_has_all_of_a_verifier_s_kv_cache(metrics: Metrics) -> None:
+    budget = 4 * session_bytes()
+    limits = VerifierLimits(max_sessions=64, kv_budget_bytes=budget)
+    running = await started(VerifierServicer(target_engine(), limits, metrics), access=Unguarded())
+    try:
+        async with AsyncExitStack() as stack:
+            count, error = await sessions_of("edge-1", running.target, 9, stack)
+            assert count == 4
+            assert error is not None
+            assert "bytes of KV cache needed, 0 of" in str(error.details())
+    finally:
+        await running.drain(0.5)
+
+
+def session_bytes() -> int:
+    """Return what a session of `opening` reserves."""
+    message = opening().open
+    return (
+        len(message.prompt_ids) + message.params.max_tokens
+    ) * target_engine().kv_bytes_per_token
 
 
 def held(metrics: Metrics, holder: str) -> float | None:
@@ -96,20 +144,20 @@ async def test_a_verifier_keeps_to_requests_a_minute() -> None:
             count, error = await sessions_of("edge-1", running.target, 9, stack)
             assert count == 2
             assert error is not None
-            assert "requests: 'edge-1' has used its 2 per minute" in str(error.details())
+            assert "'edge-1' has used its 2 requests per minute" in str(error.details())
             assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
     finally:
         await running.drain(0.5)
 
 
 async def test_a_free_slot_goes_to_the_holder_with_the_fewest() -> None:
-    slots, order = Slots(2, 8), []
+    slots, order = slots_of(2, 8), []
     leave: dict[str, asyncio.Event] = {}
 
     async def request(holder: str, name: str) -> None:
         note_caller(Caller(holder, frozenset(Scope)))
         leave[name] = asyncio.Event()
-        async with slots.slot(nullcontext(), WAIT_S):
+        async with slots.slot(WAIT_S):
             order.append(name)
             await leave[name].wait()
 
@@ -138,16 +186,21 @@ async def test_a_free_slot_goes_to_the_holder_with_the_fewest() -> None:
     assert (slots.running, slots.waiting) == (0, 0)
 
 
+async def test_one_holder_alone_has_every_slot() -> None:
+    slots, leave = slots_of(4, 8), asyncio.Event()
+    alone = [asyncio.create_task(_hold(slots, "alone", until=leave)) for _ in range(6)]
+    await asyncio.sleep(0.01)
+    assert (slots.running, slots.waiting) == (4, 2)
+    leave.set()
+    await asyncio.gather(*alone)
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
 async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
     """Answers that were never read held every slot, and nobody else was served until they ended."""
-    slots, leave = Slots(4, 8), asyncio.Event()
-
-    async def unread(holder: str) -> None:
-        note_caller(Caller(holder, frozenset(Scope)))
-        async with slots.slot(nullcontext(), WAIT_S):
-            await leave.wait()
-
-    greedy = [asyncio.create_task(unread("greedy")) for _ in range(6)]
+    slots, leave = slots_of(4, 8), asyncio.Event()
+    await _hold(slots, "honest")
+    greedy = [asyncio.create_task(_hold(slots, "greedy", until=leave)) for _ in range(6)]
     while slots.waiting < 3:
         await asyncio.sleep(0)
     assert slots.running == 3
@@ -163,21 +216,15 @@ async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
 
 async def test_who_asked_of_late_finds_a_slot_whatever_one_holder_wants() -> None:
     """With a quarter kept, three honest holders of eight slots queued behind each other."""
-    slots, leave = Slots(8, 16), asyncio.Event()
-
-    async def keeps(holder: str) -> None:
-        note_caller(Caller(holder, frozenset(Scope)))
-        async with slots.slot(nullcontext(), WAIT_S):
-            await leave.wait()
-
+    slots, leave = slots_of(8, 24), asyncio.Event()
     honest = ("one", "two", "three")
     for holder in honest:
         await _hold(slots, holder)
-    greedy = [asyncio.create_task(keeps("greedy")) for _ in range(12)]
+    greedy = [asyncio.create_task(_hold(slots, "greedy", until=leave)) for _ in range(12)]
     while slots.running + slots.waiting < 12:
         await asyncio.sleep(0)
     assert (slots.running, slots.waiting) == (5, 7)
-    answering = [asyncio.create_task(keeps(holder)) for holder in honest]
+    answering = [asyncio.create_task(_hold(slots, holder, until=leave)) for holder in honest]
     await asyncio.sleep(0.01)
     assert (slots.running, slots.waiting) == (8, 7)  # nobody of them waits
     leave.set()
@@ -190,46 +237,61 @@ async def test_a_queue_full_of_one_holder_s_requests_refuses_nobody_else(
     running: int, waiting: int
 ) -> None:
     """With 64 of its requests, one of nine honest ones was refused, or four, or of two both."""
-    slots, leave = Slots(running, waiting), asyncio.Event()
+    slots, leave = slots_of(running, waiting), asyncio.Event()
     refused: Counter[str] = Counter()
 
     async def asks(holder: str) -> None:
         note_caller(Caller(holder, frozenset(Scope)))
         try:
-            async with slots.slot(nullcontext(), WAIT_S):
+            async with slots.slot(WAIT_S):
                 await leave.wait()
-        except HolderRefused:
+        except ResourceExhausted:
             refused[holder] += 1
 
     greedy = [asyncio.create_task(asks("greedy")) for _ in range(64)]
     await asyncio.sleep(0)
-    taken = slots.running + slots.waiting
-    assert refused["greedy"] == 64 - taken
+    assert refused["greedy"] == 64 - running - waiting
     honest = [f"honest-{number}" for number in range(min(9, waiting))]
     asking = [asyncio.create_task(asks(holder)) for holder in honest]
     while slots.running + slots.waiting + refused.total() < 64 + len(honest):
         await asyncio.sleep(0)
     leave.set()
     await asyncio.gather(*greedy, *asking)
-    assert refused == {"greedy": 64 - min(taken, running + waiting - len(honest))}
+    assert refused == {"greedy": 64 - (running + waiting - len(honest))}
     assert (slots.running, slots.waiting) == (0, 0)
 
 
+async def test_who_has_used_its_quota_takes_no_place_of_another() -> None:
+    slots, leave = slots_of(1, 2, Quota(requests_per_minute=3)), asyncio.Event()
+    waiting = [asyncio.create_task(_hold(slots, "a", until=leave)) for _ in range(3)]
+    spent = Tenant("spent")
+    for _ in range(3):
+        with slots._admission.reserve(tenant=spent, place="slots"):
+            pass
+    await asyncio.sleep(0)
+    for _ in range(3):
+        with pytest.raises(HolderRefused, match="'spent' has used its 3 requests per minute"):
+            await _hold(slots, "spent")
+    assert (slots.running, slots.waiting) == (1, 2)
+    leave.set()
+    await asyncio.gather(*waiting)
+
+
 async def test_who_has_its_share_takes_no_place_of_another() -> None:
-    slots, leave = Slots(1, 3), asyncio.Event()
+    slots, leave = slots_of(1, 3), asyncio.Event()
     others = [asyncio.create_task(_hold(slots, name, until=leave)) for name in ("a", "a", "b", "b")]
     while slots.running + slots.waiting < 4:
         await asyncio.sleep(0)
-    with pytest.raises(HolderRefused, match="'b' has 2 of 4"):
+    with pytest.raises(HolderRefused, match="'b' holds 2 of 4 slots"):
         await _hold(slots, "b")
     series = Metrics(new_registry(), "device")
-    full = Slots(1, 1, series=series.holders())
+    full = Slots(Admission({}, series=series.holders()), "slots", 1, 1)
     two = [asyncio.create_task(_hold(full, "a", until=leave)) for _ in range(2)]
     await asyncio.sleep(0)
     await_third = asyncio.create_task(_hold(full, "b"))
-    with pytest.raises(HolderRefused, match="'a' has most of the slots, and others are waiting"):
+    with pytest.raises(HolderRefused, match="'a' holds the most slots, and others are waiting"):
         await two[1]
-    labels = {"side": "device", "holder": "a", "limit": "sessions"}
+    labels = {"side": "device", "holder": "a", "limit": "queue"}
     name = "tandem_holder_refusals_total"
     assert series.registry.get_sample_value(name, labels) == 1
     leave.set()
@@ -237,8 +299,8 @@ async def test_who_has_its_share_takes_no_place_of_another() -> None:
 
 
 async def test_a_slot_is_not_lost_to_who_leaves_while_it_is_given() -> None:
-    slots = Slots(1, 4)
-    held = slots.slot(nullcontext(), WAIT_S)
+    slots = slots_of(1, 4)
+    held = slots.slot(WAIT_S)
     await held.__aenter__()
     waiting = [asyncio.create_task(_hold(slots, "")) for _ in range(3)]
     while slots.waiting < 3:
@@ -252,8 +314,8 @@ async def test_a_slot_is_not_lost_to_who_leaves_while_it_is_given() -> None:
 
 
 async def test_among_equals_a_slot_goes_to_who_had_none_the_longest() -> None:
-    slots, order = Slots(1, 8), list[str]()
-    held = slots.slot(nullcontext(), WAIT_S)
+    slots, order = slots_of(1, 8), list[str]()
+    held = slots.slot(WAIT_S)
     await held.__aenter__()
     tasks = []
     for holder in ("greedy", "greedy", "greedy", "honest", "honest"):
@@ -265,8 +327,8 @@ async def test_among_equals_a_slot_goes_to_who_had_none_the_longest() -> None:
 
 
 async def test_of_one_holder_the_smallest_priority_goes_first() -> None:
-    slots, order = Slots(1, 8), list[str]()
-    held = slots.slot(nullcontext(), WAIT_S)
+    slots, order = slots_of(1, 8), list[str]()
+    held = slots.slot(WAIT_S)
     await held.__aenter__()
     tasks = []
     for holder, priority in (("a", 1), ("a", 0), ("b", 5), ("a", -2), ("a", 0)):
@@ -285,7 +347,7 @@ async def _hold(
     until: asyncio.Event | None = None,
 ) -> None:
     note_caller(Caller(holder, frozenset(Scope)))
-    async with slots.slot(nullcontext(), WAIT_S, priority):
+    async with slots.slot(WAIT_S, priority=priority):
         if until is not None:
             await until.wait()
         if order is not None:

@@ -301,7 +301,7 @@ async def test_other_vocabularies_are_refused() -> None:
 async def test_kv_budget_and_session_limit_are_resource_exhausted() -> None:
     limits = VerifierLimits(kv_budget_bytes=100)
     async with scripted_suite(verifier_limits=limits) as suite:
-        with pytest.raises(Rejected, match="kv budget") as refusal:
+        with pytest.raises(Rejected, match="bytes of KV cache needed") as refusal:
             await suite.client.generate(
                 GenerationRequest("a", params=GenerationParams(max_tokens=200))
             )

@@ -69,7 +69,7 @@ async def test_a_drafter_does_nothing_for_who_is_not_admitted(work: list[str]) -
         del work[:]
         refused = await refusal(suite, with_grammar())
     assert refused.code is StatusCode.RESOURCE_EXHAUSTED
-    assert "requests: everybody together has used its 1 per minute" in str(refused)
+    assert "everybody together has used its 1 requests per minute" in str(refused)
     assert not work
 
 
@@ -105,10 +105,12 @@ async def test_who_has_had_its_seconds_of_grammars_gets_other_answers_only(
         preset = "ar" if place == "verifier" else "coupled"
         await refusal(suite, with_grammar(preset))
         admission = getattr(suite, place).service._admission
-        admission.spend_grammar(Tenant(""), 12.0)
+        admission.spend_grammar(Tenant(""), quota, 12.0)
         refused = await refusal(suite, with_grammar(preset))
         assert refused.code is StatusCode.RESOURCE_EXHAUSTED
-        assert "grammar: everybody together has used its 10 s of computing" in str(refused)
+        assert "everybody together has used its 10 s of computing grammars per minute" in str(
+            refused
+        )
         assert "try again in" in str(refused)
         assert work.count("compiled") == 1
         assert (await suite.client.generate(PLAIN)).token_ids

@@ -64,7 +64,7 @@ class CallThatIsOver:
 
     async def __aiter__(self) -> AsyncIterator[object]:
         code, none = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata()
-        raise grpc.aio.AioRpcError(code, none, none, details="ingests: all 8 are in use")
+        raise grpc.aio.AioRpcError(code, none, none, details="all 8 ingests are in use")
         yield
 
 
@@ -83,7 +83,7 @@ class OneCall:
 
 async def test_a_document_that_is_refused_at_once_is_refused_with_that_status() -> None:
     retrieval = Retrieval(cast(Connection, OneCall()))
-    with pytest.raises(Rejected, match="all 8 are in use") as refused:
+    with pytest.raises(Rejected, match="all 8 ingests are in use") as refused:
         await retrieval.add(Upload("long", b"x" * 2**21))
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -264,7 +264,7 @@ async def test_a_file_that_takes_too_long_holds_up_and_harms_no_other(tmp_path: 
 
 
 async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
-    limits = RetrieverLimits(max_searches=1, max_ingests=1)
+    limits = RetrieverLimits(max_searches=1, max_ingests=1, max_waiting=0)
     async with (
         retriever(tmp_path, limits=limits) as service,
         grpc.aio.insecure_channel(service.running.target) as channel,
@@ -273,8 +273,25 @@ async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
         await call.write(message(1, TEXT))
         assert (await call.read()).document_id == "d1"  # the stream is taken, and stays open
         code, details, _ = await raw_ingest(service.running.target, message(1, TEXT))
-        assert (code, details) == ("RESOURCE_EXHAUSTED", "ingests: all 1 are in use; try again")
+        assert (code, details) == ("RESOURCE_EXHAUSTED", "all 1 ingests are in use; try again")
         call.cancel()
+
+
+async def test_an_ingest_waits_for_its_place(tmp_path: Path) -> None:
+    limits = RetrieverLimits(max_ingests=1, max_waiting=1)
+    async with (
+        retriever(tmp_path, limits=limits) as service,
+        grpc.aio.insecure_channel(service.running.target) as channel,
+    ):
+        call: Any = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=60)
+        await call.write(message(1, TEXT))
+        assert (await call.read()).document_id == "d1"
+        waiting = asyncio.create_task(raw_ingest(service.running.target, message(1, TEXT)))
+        while service.running.service.open_requests < 2:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        code, _, answers = await waiting
+        assert (code, len(answers)) == ("OK", 1)
 
 
 async def test_a_drain_ends_open_ingests_after_what_was_taken(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.tokenising import (
     LONG_CHARACTERS,
     MAX_CHARACTERS_PER_TOKEN,
+    THREADS,
     PromptTokens,
 )
 from tandem.specdec.messages import GenerationParams
@@ -86,15 +87,32 @@ async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
         await tokens.of(GenerationRequest("a", suffix="x"))
 
 
-async def test_long_ones_are_read_elsewhere_one_after_the_other() -> None:
+async def test_long_ones_are_read_elsewhere_a_few_at_a_time() -> None:
     tokenizer = Watched()
     tokens = PromptTokens(tokenizer, CONTEXT)
     text = "a" * (LONG_CHARACTERS + 1)
-    prompts: list[Prompt] = [text, (Turn("user", text),), text]
+    prompts: list[Prompt] = [text, (Turn("user", text),), text] * 3
     found = await asyncio.gather(*(tokens.ids(prompt) for prompt in prompts))
-    assert [len(ids) for ids in found] == [len(text)] * 3
+    assert [len(ids) for ids in found] == [len(text)] * 9
     assert threading.current_thread() not in tokenizer.threads
-    assert tokenizer.most_at_once == 1
+    assert tokenizer.most_at_once <= THREADS
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+async def test_many_short_turns_are_long(role: str) -> None:
+    """1,601 turns of a letter, 12,005 characters, held the event loop for 21 ms."""
+    tokenizer = Watched()
+    turns = tuple(Turn(role, "a") for _ in range(1601))
+    assert await PromptTokens(tokenizer, CONTEXT).ids(turns)
+    assert threading.current_thread() not in tokenizer.threads
+
+
+async def test_more_turns_than_the_context_has_tokens_are_refused_unread() -> None:
+    tokenizer = Watched()
+    turns = tuple(Turn("user", "") for _ in range(101))
+    with pytest.raises(InvalidArgument, match="prompt: 101 messages; the context holds 100 tokens"):
+        await PromptTokens(tokenizer, 100).ids(turns)
+    assert tokenizer.threads == set()
 
 
 @pytest.mark.parametrize("conversation", [False, True])

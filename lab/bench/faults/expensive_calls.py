@@ -22,19 +22,32 @@ OPTIONAL_RULES = 9000
 LONG_CHARACTERS = 60_000
 """Of a text that is not refused unread where the context is 1024 tokens or more."""
 DOCUMENT_WORDS = 3000
+TURNS = 800
+"""Pairs of turns of a letter each."""
+RARE_LETTERS = 16_000
+MANY_AT_ONCE = 40
+"""Of calls that take no answer."""
 EMBEDDED = 128
 """Texts of one request for embeddings."""
+WINDOWED = 4
+WINDOWED_WORDS = 1000
+"""Of a text that an embedding model reads in a dozen windows."""
+CONTEXT_TOKENS = 1024
+"""Of the demo pair."""
+ANSWER_TOKENS = 64
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Expensive:
-    """A kind of request: where it goes, and the body of the one with this number."""
+    """A kind of request: where it goes, and the body of the one with this number. `modest`: what
+    others ask for of this kind, where that is no answer."""
 
     path: str
     body: Callable[[int], Body]
     at_once: int = AT_ONCE
+    modest: Callable[[int], Body] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,17 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         texts = [words(100, number * EMBEDDED + offset) for offset in range(EMBEDDED)]
         return {"model": served.embedding, "input": texts}
 
+    def windows(number: int) -> Body:
+        """Return long texts, each of which takes many passes of the embedding model."""
+        texts = [words(WINDOWED_WORDS, number * WINDOWED + offset) for offset in range(WINDOWED)]
+        return {"model": served.embedding, "input": texts}
+
+    def contexts(number: int) -> Body:
+        """Return a request that needs the KV cache of a whole context."""
+        source = random.Random(number)
+        prompt = [source.randrange(100, 1000) for _ in range(CONTEXT_TOKENS - ANSWER_TOKENS)]
+        return {**request, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "ignore_eos": True}
+
     def documents(number: int) -> Body:
         rows = "".join(
             f"<tr><td>{word}</td></tr>" for word in words(DOCUMENT_WORDS, number).split()
@@ -88,17 +112,48 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         text = words(LONG_CHARACTERS // 6, number)[:LONG_CHARACTERS]
         return {"model": served.model, "prompt": text, "return_token_strs": True}
 
+    def turns(number: int) -> Body:
+        """Return a conversation whose turns cost far more than their letters."""
+        said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}] * TURNS
+        return {
+            "model": served.model,
+            "messages": [*said, {"role": "user", "content": str(number)}],
+        }
+
+    def letters(number: int) -> Body:
+        """Return a text of letters that a vocabulary has no tokens for."""
+        source = random.Random(number)
+        text = "".join(chr(source.randrange(0x4E00, 0x9000)) for _ in range(RARE_LETTERS))
+        return {"model": served.model, "prompt": text}
+
+    def few_tokenised(number: int) -> Body:
+        return {"model": served.model, "prompt": f"A list of {number} things"}
+
+    def few_counted(number: int) -> Body:
+        said = {"role": "user", "content": f"A list of {number} things"}
+        return {"model": served.model, "messages": [said]}
+
+    def few_embedded(number: int) -> Body:
+        return {"model": served.embedding, "input": f"A list of {number} things"}
+
+    def small_document(number: int) -> Body:
+        return {"name": "mine", "content": f"A list of {number} things"}
+
     bodies = {
         "grammars": Expensive(completions, grammars),
         "choices": Expensive(completions, choices),
         "logprobs": Expensive(completions, logprobs),
         "images": Expensive(chat, images),
-        "embeddings": Expensive("/v1/embeddings", embeddings),
-        "documents": Expensive("/v1/tandem/documents", documents),
-        "tokenising": Expensive("/tokenize", tokenising),
+        "contexts": Expensive(completions, contexts),
+        "embeddings": Expensive("/v1/embeddings", embeddings, modest=few_embedded),
+        "windows": Expensive("/v1/embeddings", windows, modest=few_embedded),
+        "documents": Expensive("/v1/tandem/documents", documents, modest=small_document),
+        "tokenising": Expensive("/tokenize", tokenising, modest=few_tokenised),
+        "turns": Expensive("/v1/messages/count_tokens", turns, MANY_AT_ONCE, modest=few_counted),
+        "letters": Expensive("/tokenize", letters, MANY_AT_ONCE, modest=few_tokenised),
     }
     if not served.embedding:
-        del bodies["embeddings"]
+        del bodies["embeddings"], bodies["windows"]
     return bodies
 
 

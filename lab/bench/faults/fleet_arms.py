@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab.bench.faults.chat_load import Traffic, Turn, chats, longest_gap_s, quantile, wrong_tokens
 from lab.bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite
-from lab.bench.faults.overload import GREEDY, HONEST, make_tenants
+from lab.bench.faults.tenants import GREEDY, HONEST, make_tenants
 from lab.bench.harness.suite import Pacing
 
 PACING = Pacing(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.001)

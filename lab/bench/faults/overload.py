@@ -7,16 +7,16 @@ streams open that say nothing. The models are scripted and paced, so that the ma
 little: on two cores the load, both its ends and the services share them all the same.
 
 Then, on a pair with a real vocabulary, he asks over HTTP for one kind of dear thing after another;
-before each the honest are measured alone again.
+before each the honest are measured alone again. Where the kind takes no answer, one of them asks
+for a little of it too, since that has other queues than answers have.
 
-A request that is refused or fails has no first token: it counts as infinitely late.
+A request that is refused or fails has no first token: it counts as infinitely late. Nobody is
+refused so that others may be served: a single key with no others beside it gets all that ten get.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import re
 import tempfile
@@ -29,27 +29,24 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from lab.bench.faults.expensive_calls import Served, expensive_calls
+from lab.bench.faults.expensive_calls import CONTEXT_TOKENS, Expensive, Served, expensive_calls
 from lab.bench.faults.fleet import HOST, Fleet, Member, flags_of
-from lab.bench.faults.http_caller import streamed
+from lab.bench.faults.http_caller import answered, streamed
+from lab.bench.faults.single_key import SINGLE_KEY, add_single_key, measured_single_key
 from lab.bench.faults.suite_members import WholeSuite, access_with, whole_suite
+from lab.bench.faults.tenants import GREEDY, HONEST, make_tenants
 from lab.bench.faults.texts_arm import MODEL
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
-from tandem.commands.certs import certs
-from tandem.commands.keys import add_key
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
-from tandem.net.scopes import Scope
 from tandem.net.status import Rejected
 from tandem.specdec.messages import GenerationParams
 
-HONEST = 9
 OVER_HTTP = 3
-GREEDY = "greedy"
 PRESSURES = ("greedy", "slow-readers", "idle")
 PHASE_S = 30.0
 QUICK_PHASE_S = 10.0
@@ -64,10 +61,16 @@ LAG_METRIC = "tandem_event_loop_lag_seconds"
 COLUMNS = ("pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse", "lag_p99_s")
 
 CROWDING = "crowding"
-ARMS = ("grammars", "choices", "logprobs", "images", "embeddings", "documents", "tokenising")
+ARMS = (
+    *("grammars", "choices", "logprobs", "images", "contexts", "embeddings", "windows"),
+    *("documents", "tokenising", "turns", "letters"),
+)
 ARM_COLUMNS = (
     *("asks_for", "requests", "failed", "alone_p95_s", "beside_p95_s", "worse", "lag_p99_s"),
+    *("calls", "calls_alone_p95_s", "calls_worse"),
 )
+CONTEXTS = 8
+"""Whole contexts that the verifier's memory holds in the arms: the greedy one wants 16."""
 SCRIPTED = Served("scripted")
 
 Buckets = Mapping[str, Mapping[float, float]]
@@ -76,33 +79,42 @@ Buckets = Mapping[str, Mapping[float, float]]
 
 @dataclass(slots=True)
 class Phase:
-    """What the honest tenants saw under one pressure. Times to first tokens in seconds."""
+    """What the honest tenants saw under one pressure: times to first tokens, and of calls that take
+    no answer, in seconds."""
 
     pressure: str
     ttfts_s: list[float] = field(default_factory=list)
+    calls_s: list[float] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
     lag_p99_s: float | None = None
 
     def ttft_s(self, quantile: float) -> float:
         """Return a quantile of the TTFT of all requests, in seconds; a request that failed counts
         as infinitely late."""
-        waited = sorted([*self.ttfts_s, *[inf] * sum(self.failures.values())])
-        return waited[min(len(waited) - 1, int(quantile * len(waited)))] if waited else inf
+        return _quantile([*self.ttfts_s, *[inf] * sum(self.failures.values())], quantile)
 
     def failed(self, why: str) -> None:
         self.failures[why] = self.failures.get(why, 0) + 1
 
 
+def _quantile(times_s: Sequence[float], quantile: float) -> float:
+    ordered = sorted(times_s)
+    return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] if ordered else inf
+
+
 def run(report: Report, models: Models, part: Sequence[str] = ()) -> None:
     """Measure the honest tenants alone, and beside the one who takes all that he can get. The goals
-    of time are for a machine without other work. `part`: only these, "crowding" or names of arms;
-    empty: all. The models of "crowding" are always the scripted ones. Raises InvalidArgument for an
-    unknown part."""
-    if unknown := set(part) - {CROWDING, *ARMS}:
-        raise InvalidArgument(
-            "part", f"{sorted(unknown)} are none of {', '.join((CROWDING, *ARMS))}"
-        )
+    of time are for a machine without other work. `part`: only these, "single-key", "crowding" or
+    names of arms; empty: all. The models of the first two are always the scripted ones. Raises
+    InvalidArgument for an unknown part."""
+    known = (SINGLE_KEY, CROWDING, *ARMS)
+    if unknown := set(part) - set(known):
+        raise InvalidArgument("part", f"{sorted(unknown)} are none of {', '.join(known)}")
     lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+    if not part or SINGLE_KEY in part:
+        with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
+            measured = run_loop(measured_single_key(Path(place), _paced_settings(), lasts_s))
+        add_single_key(report, measured, lasts_s)
     if not part or CROWDING in part:
         _crowding(report, lasts_s)
     if wanted := [arm for arm in ARMS if not part or arm in part]:
@@ -144,18 +156,25 @@ class Arm:
     def failed(self) -> int:
         return sum(self.beside.failures.values())
 
+    @property
+    def calls_worse(self) -> float | None:
+        """None where the kind takes an answer."""
+        if not self.alone.calls_s:
+            return None
+        return _quantile(self.beside.calls_s, 0.95) / _quantile(self.alone.calls_s, 0.95)
+
 
 def arm_goals(arms: Sequence[Arm]) -> list[Goal]:
-    """Return two goals for each arm: how much later first tokens come, and that no honest request
-    fails."""
-    return [
-        goal
-        for arm in arms
-        for goal in (
-            Goal(f"p95 TTFT ÷ alone, {arm.name}", arm.worse, WORSE_AT_MOST, "at most"),
-            Goal(f"honest requests failed, {arm.name}", arm.failed, 0, "at most"),
-        )
-    ]
+    """Return the goals of each arm: how much later first tokens come, how much longer the modest
+    calls of its kind take, and that no honest request fails."""
+    goals_ = list[Goal]()
+    for arm in arms:
+        goals_.append(Goal(f"p95 TTFT ÷ alone, {arm.name}", arm.worse, WORSE_AT_MOST, "at most"))
+        if (worse := arm.calls_worse) is not None:
+            name = f"p95 of modest calls ÷ alone, {arm.name}"
+            goals_.append(Goal(name, worse, WORSE_AT_MOST, "at most"))
+        goals_.append(Goal(f"honest requests failed, {arm.name}", arm.failed, 0, "at most"))
+    return goals_
 
 
 def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
@@ -172,6 +191,9 @@ def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
                 beside_p95_s=arm.beside.ttft_s(0.95),
                 worse=arm.worse,
                 lag_p99_s=arm.beside.lag_p99_s,
+                calls=len(arm.beside.calls_s),
+                calls_alone_p95_s=_quantile(arm.alone.calls_s, 0.95) if arm.alone.calls_s else None,
+                calls_worse=arm.calls_worse,
             )
             for arm in arms
         ],
@@ -194,20 +216,32 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
     settings["drafter"]["memory-tokens"] = 0  # the same chats are measured alone and beside others
     settings["aggregator"] = {"http-keys-file": folder / "edge.keys", "http-documents": "true"}
     settings["device-retriever"] = {"embedding": "auto"}
+    if "contexts" in wanted:
+        settings["verifier"]["kv-budget-bytes"] = CONTEXTS * CONTEXT_TOKENS * _kv_bytes(models)
     arms = list[Arm]()
     async with whole_suite(place, settings, folder) as suite:
         served = await _served(suite, folder)
+        calls = expensive_calls(served)
         for name in wanted:
-            if name not in expensive_calls(served):
+            if name not in calls:
                 progress(f"{name}: the suite has none")
                 continue
-            alone = await _measured(suite, folder, "nobody", lasts_s, served.model)
+            call = calls[name]
+            alone = await _measured(suite, folder, "nobody", lasts_s, served.model, call)
             async with _pressed(suite, folder, name, place, served):
                 await asyncio.sleep(SETTLE_S)
-                beside = await _measured(suite, folder, name, lasts_s, served.model)
+                beside = await _measured(suite, folder, name, lasts_s, served.model, call)
             arms.append(Arm(name, alone, beside))
             await asyncio.sleep(SETTLE_S)
     return arms
+
+
+def _kv_bytes(models: Models) -> int:
+    """Return the bytes of keys and values of a token of the target, in float32."""
+    config = json.loads(Path(models.target, "config.json").read_text())
+    return int(
+        2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    )
 
 
 async def _served(suite: WholeSuite, folder: Path) -> Served:
@@ -243,13 +277,18 @@ def goals(phases: list[Phase]) -> list[Goal]:
     return goals_
 
 
-async def _phases(place: Path, lasts_s: float) -> list[Phase]:
-    folder = place / "certs"
-    make_tenants(folder)
-    settings: dict[str, dict[str, object]] = {
+def _paced_settings() -> dict[str, dict[str, object]]:
+    """Return the settings of a scripted pair whose passes take a declared time."""
+    return {
         name: {"engine": "scripted", "model": MODEL, "pace-first-s": first, "pace-further-s": more}
         for name, (first, more) in PACES.items()
     }
+
+
+async def _phases(place: Path, lasts_s: float) -> list[Phase]:
+    folder = place / "certs"
+    make_tenants(folder)
+    settings = _paced_settings()
     settings["aggregator"] = {"http-keys-file": folder / "edge.keys"}
     async with whole_suite(place, settings, folder) as suite:
         phases = [await _measured(suite, folder, "nobody", lasts_s)]
@@ -261,18 +300,13 @@ async def _phases(place: Path, lasts_s: float) -> list[Phase]:
     return phases
 
 
-def make_tenants(folder: Path) -> None:
-    """Write certificates for both sides, and the key of each tenant into a file of the tenant's
-    name."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        certs.main(["--out", str(folder)], standalone_mode=False)
-    scopes = (Scope.GENERATE, Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE)
-    for name in (GREEDY, *(f"honest{number}" for number in range(HONEST))):
-        (folder / name).write_text(add_key(folder / "edge.keys", name, scopes) + "\n")
-
-
 async def _measured(
-    suite: WholeSuite, folder: Path, pressure: str, lasts_s: float, model: str = SCRIPTED.model
+    suite: WholeSuite,
+    folder: Path,
+    pressure: str,
+    lasts_s: float,
+    model: str = SCRIPTED.model,
+    call: Expensive | None = None,
 ) -> Phase:
     progress(f"honest tenants, pressed by {pressure}")
     phase, ends_s = Phase(pressure), time.monotonic() + lasts_s
@@ -284,6 +318,8 @@ async def _measured(
             else:
                 group.create_task(_over_grpc(suite, folder, number, phase, ends_s))
         group.create_task(_documents(suite, folder, phase, ends_s))
+        if call is not None and call.modest is not None:
+            group.create_task(_modest_calls(suite, folder, phase, ends_s, call))
     after = await asyncio.to_thread(_lags, suite)
     phase.lag_p99_s = worst_quantile(before, after, 0.99)
     return phase
@@ -361,6 +397,28 @@ async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: floa
             except Rejected as error:
                 phase.failed(f"documents: {error.code.name}")
             await asyncio.sleep(THINK_S)
+
+
+async def _modest_calls(
+    suite: WholeSuite, folder: Path, phase: Phase, ends_s: float, call: Expensive
+) -> None:
+    """Ask for a little of what takes no answer, again and again until `ends_s`."""
+    assert call.modest is not None, "callers ask only for what there is"
+    key, number = (folder / "honest0").read_text().strip(), 0
+    while time.monotonic() < ends_s:
+        number += 1
+        content = json.dumps(call.modest(number)).encode()
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(CALL_S):
+                status, _ = await answered(HOST, suite.http, call.path, content, key)
+            if status < 300:
+                phase.calls_s.append(time.monotonic() - began_s)
+            else:
+                phase.failed(f"{call.path}: {status}")
+        except (OSError, ValueError, TimeoutError) as error:
+            phase.failed(f"{call.path}: {str(error) or type(error).__name__}")
+        await asyncio.sleep(THINK_S)
 
 
 def _lags(suite: WholeSuite) -> Buckets:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from tandem.core.errors import Unavailable
-from tandem.net.served_sessions import Admission, quota_of
+from tandem.net.admission import SESSIONS, Admission, quota_of
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.telemetry.logging import get_logger, log_context
@@ -42,7 +42,7 @@ class CloudSide:
             request_timeout_s=settings.request_timeout_s,
         )
         self._admission = Admission(
-            settings.max_running, quota=quota_of(settings), series=metrics.holders()
+            {SESSIONS: settings.max_running}, quota=quota_of(settings), series=metrics.holders()
         )
         self._leaving = False
 

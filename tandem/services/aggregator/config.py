@@ -196,8 +196,8 @@ class AggregatorSettings(MeasuredSettings):
     http_max_connections: int = Field(
         default=512,
         ge=1,
-        description="Maximum open HTTP connections. Beyond it the connection that has been"
-        " idle longest is closed.",
+        description="Maximum open HTTP connections; fewer if the process may not open so many"
+        " files. Beyond it the connection that has been idle longest is closed.",
         json_schema_extra={"group": "HTTP"},
     )
     http_write_timeout_s: float = Field(

@@ -2,6 +2,8 @@
 gRPC door and closes after it has drained."""
 
 import asyncio
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +28,9 @@ from tandem.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
 
+FILES_BESIDE = 24
+"""Open files that callers over HTTP leave to others: gRPC, the services behind, reloaded files."""
+
 
 @asynccontextmanager
 async def http_door(
@@ -45,7 +50,9 @@ async def http_door(
     if certificate is None and keys and not is_loopback(settings.http_host):
         # Something before it may end TLS; this process cannot know.
         log.warning("http callers send their keys unencrypted", host=settings.http_host)
-    limits = ConnectionLimits(settings.http_max_connections, write_s=settings.http_write_timeout_s)
+    limits = ConnectionLimits(
+        connection_limit(settings.http_max_connections), write_s=settings.http_write_timeout_s
+    )
     async with HttpServer(
         app,
         settings.http_host,
@@ -66,6 +73,17 @@ async def _stop_listening(requests: Requests, server: HttpServer) -> None:
     answer."""
     await requests.left.wait()
     server.stop_listening()
+
+
+def connection_limit(wanted: int) -> int:
+    """Return how many connections there may be, at most `wanted`: with each file that this process
+    may open in use, all callers would be reset, whoever they are."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = max(1, most - len(os.listdir("/dev/fd")) - FILES_BESIDE)
+    if most == resource.RLIM_INFINITY or wanted <= free:
+        return wanted
+    log.warning("few files may be open", open_files=most, http_connections=free)
+    return free
 
 
 def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:

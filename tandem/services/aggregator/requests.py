@@ -23,17 +23,22 @@ from tandem.generation.request import (
     request_to_proto,
 )
 from tandem.net.access import ClientAccess
+from tandem.net.admission import Admission, Slots, quota_of
 from tandem.net.connection import Connection
+from tandem.net.retriever_client import Upload
 from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import quota_of
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
 from tandem.net.tenant import calling_tenant, paying_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.device_side import DeviceSide
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
-from tandem.services.aggregator.retrieval import Retrieval
+from tandem.services.aggregator.retrieval import (
+    EMBED_TIMEOUT_S,
+    INGEST_TIMEOUT_S,
+    SEARCH_TIMEOUT_S,
+    Retrieval,
+)
 from tandem.services.aggregator.side_resources import SideResources
-from tandem.services.aggregator.slots import Slots
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
@@ -44,7 +49,7 @@ from tandem.wire.common_codec import prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeRequest, TokenizeResponse
 from tandem_api.drafter.v1.drafter_pb2_grpc import DrafterServiceStub
-from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
+from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse, ListRequest, ListResponse
 
 log = get_logger(__name__)
 
@@ -67,6 +72,30 @@ class _AdmittedRequest:
     owner: str
 
 
+class DocumentCalls:
+    """A tenant's calls about its documents, each in a slot. They raise ResourceExhausted, and what
+    `Retrieval` raises."""
+
+    def __init__(self, retrieval: Retrieval, slots: Slots) -> None:
+        self._retrieval = retrieval
+        self._slots = slots
+
+    async def add(self, upload: Upload) -> None:
+        """Store a document."""
+        async with self._slots.slot(INGEST_TIMEOUT_S):
+            await self._retrieval.add(upload)
+
+    async def delete(self, name: str, owner: str) -> bool:
+        """Delete a document; whether the owner had it."""
+        async with self._slots.slot(INGEST_TIMEOUT_S):
+            return await self._retrieval.delete(name, owner)
+
+    async def listed(self, request: ListRequest) -> ListResponse:
+        """List some of an owner's documents."""
+        async with self._slots.slot(SEARCH_TIMEOUT_S):
+            return await self._retrieval.listed(request)
+
+
 class Requests:
     """Serves requests through one drafter; used on the event loop only."""
 
@@ -83,12 +112,11 @@ class Requests:
         self._tracing = tracing
         self._tenants = tenant_ids(access)
         self._sharing = parse_sharing(settings.share_prefixes)
-        self._slots = Slots(
-            settings.max_running,
-            settings.max_waiting,
-            quota=quota_of(settings),
-            series=metrics.holders(),
-        )
+        admission = Admission({}, quota=quota_of(settings), series=metrics.holders())
+        running, waiting = settings.max_running, settings.max_waiting
+        self._slots = Slots(admission, "request slots", running, waiting)
+        self._calls = Slots(admission, "call slots", running + waiting, waiting)
+        """Of what takes no answer: tokenising, embedding, documents."""
         self._resources = resources
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
         self._two_sides = DeviceSide(settings, metrics, resources, lambda: self._series.target_name)
@@ -99,7 +127,7 @@ class Requests:
 
     @property
     def open_requests(self) -> int:
-        return self._slots.running + self._slots.waiting
+        return sum(slots.running + slots.waiting for slots in (self._slots, self._calls))
 
     def going_away(self) -> None:
         """Let requests under way run to their end, refuse new ones, and set `left`."""
@@ -145,7 +173,7 @@ class Requests:
         chat_template_kwargs: str = "",
     ) -> TokenizeResponse:
         """Tokenize with the draft model's tokenizer; `tools` and `chat_template_kwargs` are as in
-        `GenerationRequest`. Raises Unavailable or Rejected."""
+        `GenerationRequest`. Raises ResourceExhausted, Unavailable or Rejected."""
         asked = TokenizeRequest(
             spell=spell,
             tenant=self._tenant_id(b""),
@@ -154,7 +182,10 @@ class Requests:
         )
         prompt_to_proto(asked, prompt)
         try:
-            async with self._connection.channel() as channel:
+            async with (
+                self._calls.slot(TOKENIZE_TIMEOUT_S),
+                self._connection.channel() as channel,
+            ):
                 answer: TokenizeResponse = await DrafterServiceStub(channel).Tokenize(
                     asked, timeout=TOKENIZE_TIMEOUT_S
                 )
@@ -165,15 +196,19 @@ class Requests:
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
     ) -> EmbedResponse:
-        """Return vectors from the retriever's model. Raises FailedPrecondition or Rejected."""
-        return await self._resources.retrieval.embed(
-            texts, most_tokens, tenant=current_caller().holder
-        )
+        """Return vectors from the retriever's model. Raises ResourceExhausted, FailedPrecondition
+        or Rejected."""
+        async with self._calls.slot(EMBED_TIMEOUT_S) as reservation:
+            answer = await self._resources.retrieval.embed(
+                texts, most_tokens, tenant=current_caller().holder
+            )
+            reservation.tokens = sum(answer.tokens)
+        return answer
 
     @property
-    def documents(self) -> Retrieval:
+    def documents(self) -> DocumentCalls:
         """The device's."""
-        return self._resources.retrieval
+        return DocumentCalls(self._resources.retrieval, self._calls)
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
@@ -214,19 +249,21 @@ class Requests:
         series = self._series.now(label)
         timing = RequestTiming(lambda: self._series.now(label), arrived_s)
         with self._counted(label, ends_s):
+            start = None
             if isinstance(asked, GenerationRequest):
-                request = self._on_behalf(asked)
-                start = None
+                request = asked
             else:
-                request = request_from_proto(asked.start)
-                request = self._on_behalf(request)
                 start = asked
+                request = request_from_proto(asked.start)
+            payer = paying_tenant(request.payer or request.tenant)
+            request = self._on_behalf(request)
+            if start is not None:
                 start.start.tenant = request.tenant
                 start.start.payer = request.payer
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
-                    waits, ends_s - arrived_s, request.priority
+                    ends_s - arrived_s, tenant=payer, priority=request.priority, waits=waits
                 ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():

@@ -6,8 +6,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
 from tandem.learning.drafter import learning_of
 from tandem.net.access import client_access, loaded
+from tandem.net.admission import quota_of
 from tandem.net.process import prometheus_server, run_service
-from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
 from tandem.runtime.pass_times import measure_pass_times

@@ -28,10 +28,10 @@ from tandem.generation.request import (
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.grammar.draft_mask import DraftMask
 from tandem.net.access import ClientAccess
+from tandem.net.admission import Reservation
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.reloaded import Reloaded
-from tandem.net.served_sessions import Reservation
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
 from tandem.net.tenant import (
@@ -114,10 +114,9 @@ class _CheckedRequest:
         return self.request.lost_cloud is LostCloud.EDGE
 
     @property
-    def grammar_of(self) -> Tenant | None:
-        """Who has a grammar compiled for drafts; None: nobody."""
-        follows = self.drafts_here and self.request.params.processors.grammar is not None
-        return self.payer if follows else None
+    def compiles_grammar(self) -> bool:
+        """Whether a grammar is compiled for drafts."""
+        return self.drafts_here and self.request.params.processors.grammar is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +318,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if self._leaving:
             raise Unavailable("the drafter is stopping")
         checked = self._checked(request_from_proto(start))
-        with self._admission.reserve(grammar_of=checked.grammar_of) as reservation:
+        with self._admission.reserve(
+            tenant=checked.payer, grammar=checked.compiles_grammar
+        ) as reservation:
             admitted = await self._admitted(checked, reservation)
             named = {
                 "session": f"{admitted.edge_request.session:08x}",
@@ -372,12 +373,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             thinking=thinking,
             capacity=capacity,
             reservation=reservation,
-            processor=await self._processor(checked, edge_request),
+            processor=await self._processor(checked, edge_request, reservation),
             layers=layers,
         )
 
     async def _processor(
-        self, checked: _CheckedRequest, edge_request: EdgeRequest
+        self, checked: _CheckedRequest, edge_request: EdgeRequest, reservation: Reservation
     ) -> LogitsProcessor | None:
         """Return the processors of drafts, if there are any: a grammar takes time to compile."""
         if not checked.drafts_here:
@@ -385,8 +386,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         asked = edge_request.params.processors
         mask: GrammarMask | None = None
         if asked.grammar is not None:
-            spend = self._admission.spend_grammar
-            session_mask = await self._grammars.session_mask(asked.grammar, checked.payer, spend)
+            session_mask = await self._grammars.session_mask(
+                asked.grammar, checked.payer, reservation.spend_grammar
+            )
             mask = DraftMask(session_mask, strict=checked.may_go_on_alone)
         mask = with_thinking(
             asked.thinking,

@@ -1,6 +1,6 @@
 """A request's prompt as token ids, without holding up the event loop. Invariant: text that cannot
-fit the context is refused before it is tokenised, and what takes long is done on a thread, one
-prompt at a time and in its tenant's turn, so that other sessions go on."""
+fit the context is refused before it is tokenised, and what takes more than a few milliseconds is
+done on a thread, in its tenant's turn, so that other sessions go on."""
 
 import asyncio
 import time
@@ -11,18 +11,22 @@ from typing import Any, TypeVar
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
-from tandem.net.fair_executor import FairExecutor
 from tandem.net.tenant import paying_tenant
+from tandem.net.turns import FairExecutor
 from tandem.specdec.predicted_text import PredictedText
 from tandem.text import ComparableTokenizer, FillingTokenizer, Tokenizer
 from tandem.text.chat_rendering import NO_VARIABLES, read_variables
 from tandem.text.spelling import Spelling, SpeltToken
 from tandem.text.tool_prompt import conversation_ids
 
-LONG_CHARACTERS = 16_384
-"""Some 20 ms of tokenising, at a few characters a microsecond on one core."""
-LONG_SPELLING = 256
-"""Tokens that are spelt in some 10 ms."""
+LONG_CHARACTERS = 2048
+"""Some 3 ms of tokenising on one core, or 7 ms of letters that the vocabulary has no tokens for."""
+CHARACTERS_OF_TURN = 64
+"""What a turn of a conversation costs beside its text, in characters: 15 microseconds."""
+LONG_SPELLING = 64
+"""Tokens that are spelt in some 3 ms."""
+THREADS = 2
+"""So that a tenant's short prompts need not wait for another's long one."""
 
 AT_A_STRETCH_S = 0.001
 PAUSE_S = 0.0001
@@ -45,7 +49,7 @@ class PromptTokens:
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
         self.context_length = context_length
-        self._thread = FairExecutor("tokenising", 1, waiting=MOST_WAITING)
+        self._threads = FairExecutor("tokenising", THREADS, waiting=MOST_WAITING)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
         """Tokenize the prompt of a completion. Raises InvalidArgument."""
@@ -126,9 +130,14 @@ class PromptTokens:
         return await self._soon(length, lambda: tuple(tokenizer.fill_in(prompt, suffix)), tenant)
 
     def _checked(self, prompt: Prompt) -> int:
-        """Return how many characters a prompt has. Raises InvalidArgument if they are more than
+        """Return what a prompt costs, in characters. Raises InvalidArgument if they are more than
         might fit."""
-        return self._checked_length(_characters(prompt), "prompt")
+        turns = 0 if isinstance(prompt, str) else sum(isinstance(item, Turn) for item in prompt)
+        if turns > self.context_length:  # each is one token at least
+            why = f"{turns} messages; the context holds {self.context_length} tokens"
+            raise InvalidArgument("prompt", why)
+        length = self._checked_length(_characters(prompt), "prompt")
+        return length + CHARACTERS_OF_TURN * turns
 
     def _checked_length(self, characters: int, field: str) -> int:
         if characters > MAX_CHARACTERS_PER_TOKEN * self.context_length:
@@ -137,9 +146,11 @@ class PromptTokens:
         return characters
 
     async def _soon(self, length: int, work: Callable[[], Found], tenant: bytes) -> Found:
+        payer = paying_tenant(tenant)
         if length <= LONG_CHARACTERS:
+            self._threads.note(payer)
             return work()
-        return await asyncio.wrap_future(self._thread.submit(paying_tenant(tenant), work))
+        return await asyncio.wrap_future(self._threads.submit(payer, work))
 
     def _ids(
         self,

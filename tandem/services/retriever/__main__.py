@@ -4,10 +4,10 @@ from tandem.index.chunking import Chunking
 from tandem.index.owners import DocumentQuota
 from tandem.index.text_roles import TextRoles
 from tandem.net.access import client_access
+from tandem.net.admission import quota_of
 from tandem.net.connection import Connection
 from tandem.net.own_side import parse_networks
 from tandem.net.process import run_service
-from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.retriever.extraction_pool import PoolLimits
@@ -51,7 +51,6 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
         owner_quota=DocumentQuota(settings.owner_max_documents, settings.owner_max_bytes),
         extraction=PoolLimits(
             processes=settings.extraction_processes,
-            waiting_per_tenant=settings.extraction_queue,
             cpu_s_per_minute=settings.extraction_cpu_s_per_minute,
         ),
     )

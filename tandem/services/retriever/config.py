@@ -148,14 +148,7 @@ class RetrieverSettings(ServiceSettings):
         ge=1,
         le=64,
         description="Processes that extract text from HTML, PDF and large files, with at most"
-        " 768 MiB of memory each. One key holder can occupy all but one of them,"
-        " or all but a quarter, at a time.",
-        json_schema_extra={"group": "Documents"},
-    )
-    extraction_queue: int = Field(
-        default=8,
-        ge=1,
-        description="Maximum files of one key holder waiting for extraction.",
+        " 768 MiB of memory each.",
         json_schema_extra={"group": "Documents"},
     )
     extraction_cpu_s_per_minute: int = Field(

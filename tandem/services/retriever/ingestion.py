@@ -142,10 +142,9 @@ def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
 
 
 def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[ReadDocument], float]:
-    """Return what is to be stored together, empty at the end, and the seconds of a processor that
-    reading it took. Takes of `unread` until there are enough documents or letters, or so much time
-    passed that another tenant should have a turn. Blocks. Raises Unavailable as `extractor`
-    does."""
+    """Return what is to be stored together and the seconds of a processor that reading it took.
+    Takes of `unread` until there are enough documents or letters, or so much time passed that
+    another tenant should have a turn. Blocks. Raises Unavailable as `extractor` does."""
     group: list[ReadDocument] = []
     letters = 0
     cpu_s = 0.0

@@ -6,9 +6,8 @@ ingest answered is durable; reading goes no further ahead than a few documents.
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -16,18 +15,17 @@ from typing import Any, TypeVar
 import grpc
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable, check_count
-from tandem.index.document_index import DocumentIndex
+from tandem.index.document_index import DocumentIndex, Preparation, TextEmbedding
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
-from tandem.net.fair_executor import FairExecutor
+from tandem.net.admission import Admission, Slots
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
-from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Admission
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
-from tandem.net.tenant import paying_tenant
+from tandem.net.tenant import Tenant, paying_tenant
+from tandem.net.turns import FairExecutor
 from tandem.services.retriever.conversion import (
     DEFAULT_COUNT,
     hit_to_proto,
@@ -37,8 +35,10 @@ from tandem.services.retriever.conversion import (
 from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.forgetting import Forgetting
 from tandem.services.retriever.ingestion import (
+    Incoming,
     Intake,
     Leaving,
+    ReadDocument,
     commit,
     preparation_of,
     read_group,
@@ -68,10 +68,16 @@ MAX_EMBEDDED_CHARACTERS = 2**20
 MAX_EMBEDDED_TOKENS = 2**18
 """Token ids of one call, where it has these."""
 SEARCH_THREADS = 4
+EMBEDDING_THREADS = 2
+"""So that a short document or text need not wait for a step with another tenant's long one."""
 EMBEDDING_NICENESS = 10
 """Nobody's answer waits for a document that is embedded, but for its own upload."""
 TEXTS_NICENESS = 5
 """Who asks for vectors of texts waits for them, but answers in flight have more who wait."""
+INGESTS = "ingests"
+SEARCHES = "searches"
+PLACE_WAIT_S = 30.0
+"""A call waits no longer than that for its place."""
 MOST_WAITING = 1024
 """Work that waits for threads: more than is ever admitted at once."""
 
@@ -82,6 +88,8 @@ class RetrieverLimits:
 
     max_searches: int = 64
     max_ingests: int = 8
+    max_waiting: int = 64
+    """Searches, and as many ingests, that wait for a place."""
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
@@ -114,21 +122,22 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._limits = limits
         self._tracing = tracing
         self._forgetting = forgetting
-        self._open: Counter[str] = Counter()
-        quota = limits.quota
-        holders = metrics.holders()
-        self._ingests = Admission(limits.max_ingests, quota=quota, series=holders, what="ingests")
-        self._searches = Admission(limits.max_searches, quota=quota, what="searches")
+        self._admission = Admission({}, quota=limits.quota, series=metrics.holders())
+        places = {INGESTS: limits.max_ingests, SEARCHES: limits.max_searches}
+        self._slots = {
+            place: Slots(self._admission, place, count, limits.max_waiting)
+            for place, count in places.items()
+        }
         self._leaving = asyncio.Event()
         self._writer = FairExecutor("retriever-write", 1, waiting=MOST_WAITING)
         processes = range(limits.extraction.processes)
         extractors = [extractor] if extractor else [Extractor() for _ in processes]
-        self._extraction = ExtractionPool(extractors, limits.extraction, holders)
+        self._extraction = ExtractionPool(extractors, limits.extraction)
         self._embedding = FairExecutor(
-            "retriever-embed", 1, waiting=MOST_WAITING, niceness=EMBEDDING_NICENESS
+            "retriever-embed", EMBEDDING_THREADS, MOST_WAITING, niceness=EMBEDDING_NICENESS
         )
         self._texts = FairExecutor(
-            "retriever-texts", 1, waiting=MOST_WAITING, niceness=TEXTS_NICENESS
+            "retriever-texts", EMBEDDING_THREADS, MOST_WAITING, niceness=TEXTS_NICENESS
         )
         self._openai_vocabulary = openai_vocabulary or OpenAIVocabulary()
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
@@ -141,7 +150,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     @property
     def open_requests(self) -> int:
-        return self._open.total()
+        return sum(slots.running + slots.waiting for slots in self._slots.values())
 
     def going_away(self, grace_s: float) -> None:
         self._leaving.set()
@@ -167,7 +176,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         async with served(context, self._limits.streams) as stream:
             self._admit(context)
             first = await stream.read(first=True)
-            with self._counted("ingests", self._ingests):
+            tenant = _tenant_of(first.owner if isinstance(first, pb.IngestRequest) else "")
+            async with self._place(INGESTS, tenant):
                 await self._ingest(first, stream)
 
     async def Search(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -187,13 +197,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             texts: Sequence[str | Sequence[int]] = _texts_of(request)
             check_owner(tenant := request.tenant)
-            with self._counted("embeddings", self._searches):
+            async with self._place(SEARCHES, _tenant_of(tenant)):
                 if token_ids := [each for each in texts if not isinstance(each, str)]:
                     texts = await self._with_openai_texts(token_ids, tenant)
-                begin = partial(self._index.text_embedding, texts, request.truncate_tokens)
-                embedding = await self._on(self._texts, begin, tenant)
-                while await self._on(self._texts, embedding.step, tenant):
-                    pass
+                begin = partial(self._begun, texts, request.truncate_tokens)
+                embedding, goes_on = await self._on(self._texts, begin, tenant)
+                while goes_on:
+                    goes_on = await self._on(self._texts, embedding.step, tenant)
             raw = embedding.vectors.astype("<f4", copy=False).tobytes()
             return pb.EmbedResponse(vectors=raw, tokens=embedding.tokens, windows=embedding.windows)
         raise AssertionError("abort ends the call")
@@ -212,8 +222,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 owner=request.owner,
                 leaving=self._leaving_hook(),
             )
-            with self._counted("deletions"):
-                return pb.DeleteResponse(deleted=await self._on(self._writer, remove))
+            async with self._place(INGESTS, _tenant_of(request.owner)):
+                return pb.DeleteResponse(
+                    deleted=await self._on(self._writer, remove, request.owner)
+                )
         raise AssertionError("abort ends the call")
 
     async def List(  # noqa: N802  # the RPC's name
@@ -223,9 +235,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             count = request.count or DEFAULT_LISTED
             listing = partial(self._index.listed, request.owner, request.after, count)
-            with self._counted("listings", self._searches):
-                listed = await self._on(self._readers, listing)
-                total = await self._on(self._readers, partial(self._index.usage, request.owner))
+            owner = request.owner
+            async with self._place(SEARCHES, _tenant_of(owner)):
+                listed = await self._on(self._readers, listing, owner)
+                total = await self._on(self._readers, partial(self._index.usage, owner), owner)
             asked_quota = DocumentQuota(request.max_documents, request.max_bytes)
             quota = (
                 asked_quota.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
@@ -253,7 +266,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> pb.SnapshotResponse:
         async with errors_as_status(context):
             self._admit(context)
-            with self._counted("snapshots"):
+            async with self._place(INGESTS, _tenant_of()):
                 await self._on(self._writer, self._index.compact)
             now = await self._on(self._readers, self._index.stats)
             return pb.SnapshotResponse(generation=now.generation, snapshot_bytes=now.snapshot_bytes)
@@ -272,6 +285,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             reranker=self._index.reranker_name,
             max_document_bytes=MAX_DOCUMENT_BYTES,
         )
+
+    def _begun(
+        self, texts: Sequence[str | Sequence[int]], most_tokens: int
+    ) -> tuple[TextEmbedding, bool]:
+        """Tokenise texts and take the first step with them: short ones have one turn, not two."""
+        embedding = self._index.text_embedding(texts, most_tokens)
+        return embedding, embedding.step()
 
     async def _with_openai_texts(
         self, inputs: Sequence[Sequence[int]], tenant: str
@@ -295,7 +315,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._index.search, request.query, count, mode, rerank=rerank, tenant=request.tenant
         )
         named = {"side": self._role, "mode": mode, "rerank": rerank}
-        with self._counted("searches", self._searches):
+        async with self._place(SEARCHES, _tenant_of(request.tenant)):
             began_s = time.perf_counter()
             with self._tracing.span("search", headers, **named) as span:
                 hits = await self._on(self._readers, search, request.tenant)
@@ -307,37 +327,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
         ahead = ReadAhead()
-        leaving = self._leaving_hook()
         stored = 0
-        holder = current_caller().holder
-        quota = self._limits.owner_quota
         reading = asyncio.create_task(_read(first, stream, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
                 for owner, run in runs_of_owners(batch):
-                    # Tenants over HTTP all come by the aggregator's key: their documents say whose.
-                    tenant = f"{holder}/{owner}" if owner else holder
-                    read = partial(read_group, unread_of(run))
-                    while group := await self._unless_leaving(self._extraction.run(tenant, read)):
-                        # Embedding, step by step, in turn with others: whoever writes waits for
-                        # who writes now, and a long document takes many seconds to embed.
-                        begin = partial(preparation_of, self._index, group, quota)
-                        preparation = await self._on(self._embedding, begin, owner)
-                        while await self._on(self._embedding, preparation.step, owner):
-                            pass
-                        prepared = preparation.contents
-                        adding = partial(
-                            commit,
-                            self._index,
-                            group,
-                            leaving,
-                            owner_quota=quota,
-                            prepared=prepared,
-                        )
-                        for answer in await self._on(self._writer, adding, owner):
-                            self._series.ingested(pb.Outcome.Name(answer.outcome))
-                            stored += answer.outcome != pb.OUTCOME_REFUSED
-                            await stream.write(answer)
+                    async for answer in self._stored(owner, run):
+                        self._series.ingested(pb.Outcome.Name(answer.outcome))
+                        stored += answer.outcome != pb.OUTCOME_REFUSED
+                        await stream.write(answer)
         except ResourceExhausted as error:
             # The error itself goes on, since it may say when to try again.
             error.args = (f"{error}; {stored} documents of this stream are stored",)
@@ -345,6 +343,41 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    async def _stored(
+        self, owner: str, run: Sequence[Incoming]
+    ) -> AsyncIterator[pb.IngestResponse]:
+        """Read, embed and store documents of one owner, each in turn with others: whoever writes
+        waits for who writes now, and a long document takes many seconds to embed."""
+        # Tenants over HTTP all come by the aggregator's key: their documents say whose.
+        tenant = _tenant_of(owner)
+        read = partial(read_group, unread_of(run))
+        quota = self._limits.owner_quota
+        leaving = self._leaving_hook()
+        done = 0
+        while done < len(run):
+            group = await self._unless_leaving(self._extracted(tenant, read))
+            done += sum(document.last for document in group)
+            begin = partial(_embedding_of, self._index, group, quota)
+            preparation, goes_on = await self._on(self._embedding, begin, owner)
+            while goes_on:
+                goes_on = await self._on(self._embedding, preparation.step, owner)
+            adding = partial(
+                commit,
+                self._index,
+                group,
+                leaving,
+                owner_quota=quota,
+                prepared=preparation.contents,
+            )
+            for answer in await self._on(self._writer, adding, owner):
+                yield answer
+
+    async def _extracted(
+        self, tenant: Tenant, read: Callable[[Extractor], tuple[Answer, float]]
+    ) -> Answer:
+        with self._admission.refusals_counted(tenant):
+            return await self._extraction.run(tenant, read)
 
     def _leaving_hook(self) -> Leaving:
         """Return a hook for the writer's thread: it waits until decoders forgot the texts that are
@@ -379,7 +412,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> Answer:
         """Run `work` on these threads, in the caller's turn among others who have work for them.
         `owner`: the tenant of the caller's that it is for."""
-        return await asyncio.wrap_future(threads.submit(paying_tenant(owner.encode()), work))
+        return await asyncio.wrap_future(threads.submit(_tenant_of(owner), work))
 
     def _admit(self, context: Context) -> None:
         if self._leaving.is_set():
@@ -387,18 +420,14 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         if self._role == "device":
             check_own_side(context.peer(), self._networks)
 
-    @contextmanager
-    def _counted(self, kind: str, admission: Admission | None = None) -> Iterator[None]:
-        """Count an open call of this kind, while the context is open. Raises ResourceExhausted if
-        `admission` has no place for this caller."""
-        with ExitStack() as stack:
-            if admission is not None:
-                stack.enter_context(admission.reserve())
-            self._open[kind] += 1
-            try:
-                yield
-            finally:
-                self._open[kind] -= 1
+    def _place(self, place: str, tenant: Tenant) -> AbstractAsyncContextManager[object]:
+        """Hold a place for a call, once there is one. Raises as `Slots.slot`."""
+        return self._slots[place].slot(PLACE_WAIT_S, tenant=tenant)
+
+
+def _tenant_of(owner: str = "") -> Tenant:
+    """Return the current caller's tenant whose documents a call is about."""
+    return paying_tenant(owner.encode())
 
 
 def _texts_of(request: pb.EmbedRequest) -> list[str] | list[tuple[int, ...]]:
@@ -415,6 +444,14 @@ def _texts_of(request: pb.EmbedRequest) -> list[str] | list[tuple[int, ...]]:
         why = f"{size} characters in all; at most {MAX_EMBEDDED_CHARACTERS}"
         raise InvalidArgument("input", why)
     return list(request.texts)
+
+
+def _embedding_of(
+    index: DocumentIndex, group: Sequence[ReadDocument], quota: DocumentQuota
+) -> tuple[Preparation, bool]:
+    """Take the first step of a group: a short one has one turn, not two."""
+    preparation = preparation_of(index, group, quota)
+    return preparation, preparation.step()
 
 
 def _remove(

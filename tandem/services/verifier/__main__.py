@@ -5,8 +5,8 @@ from pathlib import Path
 from tandem.backends.factory import Loader, load_cloud_draft, load_model, load_served
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.index.reranking import find_rescoring
+from tandem.net.admission import quota_of
 from tandem.net.process import run_service
-from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits

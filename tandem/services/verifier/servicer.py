@@ -18,8 +18,7 @@ from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.thinking import with_thinking
 from tandem.grammar.compiler import GrammarCompiler
-from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Reservation
+from tandem.net.admission import Reservation
 from tandem.net.stream_limits import served
 from tandem.net.tenant import Tenant, calling_tenant, paying_tenant
 from tandem.runtime.engine_thread import EngineThread
@@ -276,8 +275,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         headers = stream.invocation_metadata()
         with (
             self._admission.reserve(
-                checked.kv_bytes(self._engine),
-                grammar_of=None if grammar is None else checked.payer,
+                checked.kv_bytes(self._engine), checked.payer, grammar=grammar is not None
             ) as reservation,
             log_context(**checked.names),
             self._tracing.span(
@@ -345,7 +343,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     async def _machine(self, checked: _CheckedOpening) -> CloudMachine:
         opening = checked.opening
-        claim = partial(self._admission.claim, current_caller().holder)
+        claim = partial(self._admission.claim, checked.payer.caller)
         return CloudMachine(
             opening,
             self._model,
@@ -367,7 +365,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         text."""
         opening = checked.opening
         tenant = calling_tenant(opening.tenant, self._sharing)
-        processor = await self._processor(opening, checked.payer)
+        processor = await self._processor(opening, checked.payer, reservation)
         text = machine.committed.since(0)
         kept_text = KeptText(tenant, text, opening.public_tokens, checked.keeps)
         # The log-probabilities of a prompt are of logits, which nothing keeps.
@@ -434,12 +432,15 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             answer_ids = machine.committed.since(len(opening.prompt_ids))
             self._memory.learn(checked.payer, opening.prompt_ids, answer_ids)
 
-    async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
+    async def _processor(
+        self, opening: Open, payer: Tenant, reservation: Reservation
+    ) -> LogitsProcessor | None:
         processors = opening.params.processors
         mask: GrammarMask | None = None
         if processors.grammar is not None:
-            spend = self._admission.spend_grammar
-            mask = await self._grammars.session_mask(processors.grammar, payer, spend)
+            mask = await self._grammars.session_mask(
+                processors.grammar, payer, reservation.spend_grammar
+            )
         mask = with_thinking(
             processors.thinking,
             mask,

@@ -15,8 +15,9 @@ from typing import Any
 import grpc
 
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.net.admission import Admission
 from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Admission, FrameWriter, converse
+from tandem.net.served_sessions import FrameWriter, converse
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
 from tandem.net.tenant import paying_tenant
@@ -161,7 +162,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         series = self._metrics.method(preset, model.name)
         with (
             self._admission.reserve(
-                grammar_of=None if opening.processors.grammar is None else tenant
+                tenant=tenant, grammar=opening.processors.grammar is not None
             ) as reservation,
             log_context(session=f"{opening.session:08x}", preset=preset),
             self._tracing.span(
@@ -173,7 +174,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
             ) as span,
         ):
             # Only from here on may the session cost anything.
-            spend = self._admission.spend_grammar
+            spend = reservation.spend_grammar
             run = await self._decoder.prepare(opening, caller, tenant, spend)
             reservation.take_more(run.kv_bytes)
             session = _Session(run, codec, stream, series)

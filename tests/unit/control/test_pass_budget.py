@@ -15,7 +15,8 @@ from tandem.control.pass_budget import (
     UsualAcceptance,
     worth_feeding,
 )
-from tandem.net.quotas import FairShares, Quota, Room
+from tandem.net.fair_shares import FairShares
+from tandem.net.tenant import Tenant
 
 FIRST_S = 0.069
 FURTHER_S = 0.003
@@ -71,19 +72,18 @@ def test_no_other_depth_yields_clearly_more(sessions: int, rate: float) -> None:
 
 def test_a_greedy_holder_s_drafts_give_way_to_the_others() -> None:
     """Thirteen sessions of one holder and one each of three others, all drafting equally well."""
-    shares = FairShares(Room(64), Quota())
-    for holder in [*["greedy"] * 13, "a", "b", "c"]:
-        shares.take(holder, 0, now=0.0)
-    assert shares.claim("greedy") == pytest.approx(13 * 4 / 16)
-    assert shares.claim("a") == pytest.approx(4 / 16)
-    assert shares.claim("") == 1
+    shares = FairShares({"sessions": 64})
+    for holder, count in (("greedy", 13), ("a", 1), ("b", 1), ("c", 1)):
+        shares.take(Tenant(holder), "sessions", count)
     budget = busy(16)
-    of = {name: HolderBudget(budget, partial(shares.claim, name)) for name in ("greedy", "a", "")}
+    of = {
+        name: HolderBudget(budget, partial(shares.claim, name, "sessions"))
+        for name in ("greedy", "a", "")
+    }
     depths = {name: each.drafts(0.7, 8) for name, each in of.items()}
     assert depths["greedy"] < depths[""] < depths["a"]
     assert not of["a"].alone
-    for _ in range(12):
-        shares.give_back("greedy", 0, 0, now=1.0)
+    shares.take(Tenant("greedy"), "sessions", -12)
     assert of["greedy"].drafts(0.7, 8) == of["a"].drafts(0.7, 8) == budget.drafts(0.7, 8)
 
 

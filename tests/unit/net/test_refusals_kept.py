@@ -48,7 +48,7 @@ class Session(SessionWithoutModels):
         self.ends[-1](StreamEnded(code, details))
 
 
-FULL = StatusCode.RESOURCE_EXHAUSTED, "kv budget: 200 bytes needed"
+FULL = StatusCode.RESOURCE_EXHAUSTED, "200 bytes of KV cache needed"
 SILENT = StatusCode.UNAVAILABLE, STATUS_LOST
 
 
@@ -58,7 +58,7 @@ async def test_an_end_without_a_status_leaves_the_refusal_before_it() -> None:
     session = Session()
     session.stream_ends(*FULL)
     session.stream_ends(*SILENT)
-    with pytest.raises(Rejected, match="kv budget") as refused:
+    with pytest.raises(Rejected, match="KV cache") as refused:
         await session.raise_failure(FinishReason.ERROR)
     assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
     session.close()
@@ -92,7 +92,7 @@ async def test_peers_that_take_a_request_and_refuse_it_in_turn_end_it() -> None:
         assert session.failure is None, tries
         session.stream_ends(*FULL, admitted=True)
         session.stream_ends(*SILENT)
-    with pytest.raises(Rejected, match="kv budget"):
+    with pytest.raises(Rejected, match="KV cache"):
         await session.raise_failure(None)
     session.close()
     await asyncio.sleep(0)

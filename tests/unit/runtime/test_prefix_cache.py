@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.backends.interface import KV_BLOCK
-from tandem.net.served_sessions import Admission
+from tandem.net.admission import SESSIONS, Admission
 from tandem.net.tenant import Tenant
 from tandem.runtime.prefix_cache import KeptText, PrefixCache, PrefixLimits
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -42,7 +42,7 @@ async def test_a_call_that_was_torn_off_has_given_its_room_back_already(
     torn_off: bool, blocks: int
 ) -> None:
     """Another session may hold that room before the copy is made: only a block is free."""
-    admission = Admission(4, 4 * KV_BLOCK)
+    admission = Admission({SESSIONS: 4}, 4 * KV_BLOCK)
     series = Metrics(new_registry(), "cloud").engine("scripted")
     thread: Any = Copying()
     kept = PrefixCache(thread, PrefixLimits(), lambda: admission.kv_free_bytes, series)
