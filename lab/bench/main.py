@@ -223,26 +223,12 @@ _PRICES = click.option(
 _FRESH = click.option(
     "--fresh", is_flag=True, help="Compute everything again, also what an earlier run has saved."
 )
-_ARM = click.option(
-    "--part",
-    multiple=True,
-    help="Only this part: load, kill, drain, greedy, simulated or speed.",
-)
 _CROWD = click.option(
     "--part",
     multiple=True,
     help="Only this part: single-key, crowding, grammars, choices, logprobs, images, contexts,"
     " embeddings, windows, documents, tokenising, turns or letters.",
 )
-_STREAMS = click.option(
-    "--streams", multiple=True, type=click.IntRange(1, 200), help="Concurrent chats; repeatable."
-)
-_DILATION = click.option(
-    "--dilation",
-    type=click.FloatRange(1.0, 100.0),
-    help="Factor for all declared times. Default: 1, or 5 for more than 32 chats.",
-)
-_PRESET = click.option("--preset", help="Preset to compare with ar and cloud-draft. Default: auto.")
 _PRESETS = click.option(
     "--preset",
     multiple=True,
@@ -507,11 +493,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Time to the first token of nine well-behaved tenants beside one that takes all it can.",
         (_CROWD,),
         exact=True,
-    ),
-    "fleet": Experiment(
-        "lab.bench.faults.fleet_load",
-        "Many chats over HTTP on edges and verifiers that are killed, drained or overloaded.",
-        (_ARM, _STREAMS, _PRESET, _DILATION),
     ),
     "capacity": Experiment(
         "lab.bench.faults.capacity",

@@ -54,7 +54,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-latency",
         *("dragon-ttft", "dragon-heads", "dragon-mixture", "leakage"),
         *("document-kv", "papers"),
-        *("faults", "overload", "soak", "fleet"),
+        *("faults", "overload", "soak"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
