@@ -408,14 +408,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.top_k_bias",
         "Distance of the output of lossy presets from the target's distribution, by K.",
     ),
-    "truncation": Experiment(
-        "lab.bench.speculation.truncation",
-        "Acceptance and retained mass of truncated draft distributions, against TSLT's bound.",
-    ),
-    "trees": Experiment(
-        "lab.bench.speculation.trees",
-        "Acceptance of several candidates per position, and the cost of verifying a tree.",
-    ),
     "exits": Experiment(
         "lab.bench.speculation.exits",
         "Early exits: their cost to the verifier, miss rates by number and queue order.",
@@ -438,11 +430,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             *(_PAGE, _SIMULATE, _KEPT_ROWS),
             *(_DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
         ),
-    ),
-    "cuts": Experiment(
-        "lab.bench.speculation.cuts",
-        "Text of answers whose link is cut in the middle, against uncut runs.",
-        exact=True,
     ),
     "retriever": Experiment(
         "lab.bench.documents.retriever",
@@ -477,10 +464,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.two_sided.dragon_quality",
         "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
         (_PEPS,),
-    ),
-    "document-kv": Experiment(
-        "lab.bench.two_sided.document_kv",
-        "Time to the first draft after documents, computed, from memory and from disk.",
     ),
     "faults": Experiment(
         "lab.bench.faults.faults",

@@ -39,12 +39,11 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "prefix",
             "quantised",
             "demo-pair",
-            "cuts",
             "loop",
             "methods",
             "when-it-pays",
         ),
-        *("truncation", "trees", "exits", "auto", "cost-model"),
+        *("exits", "auto", "cost-model"),
         "capacity",
         "structured",
         "bias",
@@ -53,7 +52,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "scheduler",
         "dragon-latency",
         *("dragon-ttft", "dragon-heads", "dragon-mixture", "leakage"),
-        *("document-kv", "papers"),
+        "papers",
         *("faults", "overload", "soak"),
     }
     for name in EXPERIMENTS:
