@@ -32,6 +32,7 @@ from tandem.net.status import (
     upstream_rejection,
 )
 from tandem.net.stream_limits import ServedStream
+from tandem.net.uncancelled import uncancelled
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
@@ -178,13 +179,13 @@ class FetchedDocuments:
             )
             try:
                 await call.write(request(documents=documents, part=part_to_proto(size_bytes)))
-                if await call.read() is not grpc.aio.EOF:  # there is room
+                if await uncancelled(call.read()) is not grpc.aio.EOF:  # there is room
                     left = size_bytes
                     while left > 0:
                         chunk = await stream.part(bytes)
                         left -= len(chunk)
                         await call.write(request(part=part_to_proto(chunk)))
-                    await call.read()
+                    await uncancelled(call.read())
                 if (code := await call.code()) is not grpc.StatusCode.OK:
                     raise _refused(code, await call.details() or "ended the call")
             except grpc.aio.AioRpcError as error:
@@ -229,7 +230,7 @@ class _CloudStream:
 
     async def _read(self, expected: str) -> pb.FetchDocumentsResponse:
         try:
-            answer = await self._call.read()
+            answer = await uncancelled(self._call.read())
             if answer is grpc.aio.EOF:
                 raise self._ended(
                     await self._call.code(),
