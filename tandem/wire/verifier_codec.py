@@ -170,13 +170,10 @@ class EdgeCodec:
             eos_token_ids=frozenset(opened.model.eos_token_ids),
             model_name=cleaned(opened.model.model_name),  # it is shown, and the cloud chose it
             exits=opened.exits,
-            processes=opened.processes,
-            processes_thinking=opened.processes_thinking,
             cached_tokens=opened.cached_tokens,
             same_bits=opened.same_bits,
             batch_invariant=opened.batch_invariant,
             row_share=_row_share(opened),
-            tells_prompt_logprobs=opened.tells_prompt_logprobs,
             cloud_drafts=cloud_drafts_from_proto(opened.cloud_drafts),
         )
 
@@ -279,14 +276,11 @@ class CloudCodec:
             case Opened():
                 frame.opened.max_draft_length = message.max_draft_length
                 frame.opened.exits = message.exits
-                frame.opened.processes = message.processes
-                frame.opened.processes_thinking = message.processes_thinking
                 frame.opened.cached_tokens = message.cached_tokens
                 frame.opened.same_bits = message.same_bits
                 frame.opened.batch_invariant = message.batch_invariant
                 if message.row_share is not None:
                     frame.opened.row_share = message.row_share
-                frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs
                 frame.opened.cloud_drafts = cloud_drafts_to_proto(message.cloud_drafts)
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case PromptLogprobs():

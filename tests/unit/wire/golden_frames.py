@@ -175,14 +175,10 @@ def _verify_response() -> Conversation:
     told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
     messages = {
         "opened": Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
-        "opened.tells_prompt_logprobs": Opened(
-            *(*HEAD, 64, 512, frozenset({0}), "target"), tells_prompt_logprobs=True
-        ),
         "opened.batch_invariant": Opened(
             *(*HEAD, 64, 512, frozenset({0}), "target"), batch_invariant=True, row_share=0.375
         ),
         "prompt_logprobs": PromptLogprobs(*HEAD, first=1, logprobs=told),
-        "opened.processes": Opened(*HEAD, 64, 512, frozenset({0}), "target", processes=True),
         "committed.accepted": Committed(*HEAD, 3, (), work),
         "committed.token": Committed(*HEAD, 2, (7,), work, told),
         "committed.tokens": Committed(*HEAD, 0, (1, 7), work, told),
