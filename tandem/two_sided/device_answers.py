@@ -45,7 +45,7 @@ from tandem.two_sided.serving.device_session import (
     started_message,
     summary_message,
 )
-from tandem.two_sided.serving.document_transfer import FetchedDocuments
+from tandem.two_sided.serving.document_transfer import FetchedDocuments, Search
 from tandem.two_sided.serving.peer_codec import DeviceCodec
 from tandem.two_sided.serving.side_session import SideDecoding
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
@@ -66,7 +66,7 @@ class DeviceRequest:
     preset: AggregationPreset
     query: str
     documents: int
-    search: Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
+    search: Search
     params: GenerationParams
     stop: tuple[str, ...]
     token_texts: bool
@@ -191,7 +191,7 @@ class DeviceAnswers:
         )
         documents: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
-            documents = await request.search(request.query, request.documents)
+            documents = await request.search(request.query, request.documents, request.headers)
         prepared = _PreparedRequest(
             request=request,
             aggregation=aggregation,

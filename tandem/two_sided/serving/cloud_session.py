@@ -4,7 +4,7 @@ stream costs nothing before its opening frame was checked, and leaves nothing be
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -37,30 +37,23 @@ may be large."""
 OpenDecoder = Callable[[DecoderEvents], Awaitable[DecoderLink]]
 
 
-@dataclass(frozen=True, slots=True)
-class Collaboration:
-    """A device's stream that is open, and its opening frame."""
-
-    stream: CollaborationStream
-    codec: CloudSideCodec
-    opening: CollaborationOpen
-
-
 class CloudSession(SideSession[pb.CollaborateRequest]):
-    """The conversation after `open`."""
+    """The conversation after `opening`, which `codec` has read."""
 
     def __init__(
         self,
-        collaboration: Collaboration,
+        stream: CollaborationStream,
+        codec: CloudSideCodec,
+        opening: CollaborationOpen,
         *,
         open_decoder: OpenDecoder,
         make_machine: MakeMachine,
         closing_tasks: set[asyncio.Task[None]],
     ) -> None:
         super().__init__(make_machine, closing_tasks=closing_tasks)
-        self._opening = collaboration.opening
-        self._codec = collaboration.codec
-        self._peer = collaboration.stream
+        self._opening = opening
+        self._codec = codec
+        self._peer = stream
         self._open_decoder = open_decoder
         self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
         self._early: list[pb.CollaborateRequest] = []
@@ -156,10 +149,9 @@ def _with_documents(output: SideOutput, decoder: DecodingOpened) -> SideOutput:
     return ToPeer(complete)
 
 
-async def open_collaboration(stream: CollaborationStream) -> Collaboration:
+async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
     """Read a stream's opening frame, checked. Raises InvalidArgument if the device says anything
     else, or nothing, and PrefixMismatch where its hash is not that of its text."""
-    codec = CloudSideCodec()
     opening = codec.decode(await stream.first(pb.CollaborateRequest))
     if not isinstance(opening, CollaborationOpen):
         raise InvalidArgument("open", "must be the first message of a stream")
@@ -172,4 +164,4 @@ async def open_collaboration(stream: CollaborationStream) -> Collaboration:
         await asyncio.sleep(0)  # no context length is known here: other streams go on meanwhile
     if prefix != opening.prefix_hash:
         raise PrefixMismatch(opening.base)
-    return Collaboration(stream, codec, opening)
+    return opening
