@@ -20,8 +20,7 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
     preset = request.preset
     if preset.drafts_in_cloud and opened.cloud_drafts is not preset.cloud_drafts:
         raise FailedPrecondition(
-            f"cloud_drafts: the cloud is of a version that drafts nothing itself; preset"
-            f" {preset.name!r} needs a newer verifier"
+            f"cloud_drafts: the cloud does not draft what preset {preset.name!r} asks it to"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from tandem.core.errors import Unavailable
 from tandem.net.admission import Admission
@@ -14,16 +13,12 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.tracing import Headers, Span, Tracing
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Sources
-from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.cloud_session import (
     CloudSession,
     CollaborationStream,
     read_opening,
 )
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.document_transfer import (
     FetchStream,
     Search,
@@ -78,42 +73,20 @@ class CloudAnswers:
         otherwise. It costs nothing before its opening frame was checked."""
         codec = CloudSideCodec()
         opening = await read_opening(stream, codec)
-        request = opening.request
-        preset = request.preset.name  # the device's; any text
+        preset = opening.request.preset.name  # the device's; any text
         label = preset if preset in AGGREGATION_PRESETS else OTHER
         headers = stream.invocation_metadata()
         with self._admitted(
             "collaborate", headers, session=f"{opening.session:08x}", preset=label
         ) as span:
-
-            async def open_decoder(events: DecoderEvents) -> DecoderLink:
-                documents: tuple[ContextDocument, ...] = ()
-                if request.preset.sources is not Sources.DEVICE:
-                    documents = await self._search(request.query, request.documents, span.headers())
-                decoding = replace(
-                    request.decoding_opening(
-                        Side.CLOUD, prompt=request.prompt_ids, documents=documents
-                    ),
-                    vocabulary_hash=request.vocabulary_hash,
-                    vocabulary_size=request.vocabulary_size,
-                    end_ids=tuple(sorted(request.eos_token_ids)),
-                )
-                timeout_s = self._request_timeout_s
-                return self._decoding.link(decoding, events, timeout_s, span.headers())
-
-            def make_machine(opened: DecodingOpened) -> SideMachine:
-                granted = replace(request, max_tokens=opened.max_tokens)
-                return self._decoding.machine(
-                    Side.CLOUD, granted, opened, peer_log_mass=opening.log_mass
-                )
-
             session = CloudSession(
                 stream,
                 codec,
                 opening,
-                open_decoder=open_decoder,
-                make_machine=make_machine,
-                closing_tasks=self._decoding.closing_tasks,
+                decoding=self._decoding,
+                search=self._search,
+                deadline_s=self._request_timeout_s,
+                headers=span.headers(),
             )
             self._sessions.add(session)
             try:

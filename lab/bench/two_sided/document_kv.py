@@ -34,7 +34,7 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, DocumentDecoder, Documents
 from tandem.two_sided.decoding.document_files import DocumentFiles
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingDraft, DecodingOpen
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, SideDraftFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 
@@ -136,7 +136,7 @@ async def _first_drafts(
 
 async def _first_draft(decoder: DocumentDecoder, texts: Sequence[str]) -> tuple[Array, float]:
     loop = asyncio.get_running_loop()
-    first: asyncio.Future[DecodingDraft] = loop.create_future()
+    first: asyncio.Future[SideDraftFrame] = loop.create_future()
     started_s = time.perf_counter()
     session = await decoder.prepare(_opening(texts), caller="")
     # `ahead` is 1: there is but one.

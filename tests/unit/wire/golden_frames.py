@@ -128,7 +128,8 @@ def _verify_request() -> Conversation:
         if isinstance(message, HiddenStates):
             preset = "split"
         exact = replace(PRESETS[preset].verify_settings, uplink_precision="float32")
-        return EdgeCodec(VOCABULARY, exact).encode(message)
+        frame: Message = EdgeCodec(VOCABULARY, exact).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         if frame.HasField("open"):
@@ -346,8 +347,7 @@ def _generate_request() -> Conversation:
     def decode(frame: Any) -> Any:
         return request_from_proto(frame.start) if frame.HasField("start") else None
 
-    # "start.all" and "start.tree" are kept without `preset_overrides`, as older callers send them.
-    names = ("text", "ids", "chat", "all.typed", "tree.typed", "greedy")
+    names = ("text", "ids", "chat", "all", "tree", "greedy")
     starts = zip(names, verifier_examples.REQUESTS, strict=True)
     messages = {f"start.{name}": request for name, request in starts} | {"cancel": None}
     return Conversation(generation_pb2.GenerateRequest, encode, decode, messages)
