@@ -239,7 +239,7 @@ def answer_figures(result: Generated) -> dict[str, Any]:
 
 def speculative_decoding_metrics(summaries: Sequence[Summary]) -> DraftingMetrics | None:
     """Return what vLLM reports of drafting for an answer, over several; None if no drafts were
-    verified, or if a drafter of an earlier version does not report it."""
+    verified."""
     histogram = [
         sum(counts)
         for counts in zip_longest(*(s.acceptance_histogram for s in summaries), fillvalue=0)
@@ -434,7 +434,7 @@ def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
 
 def _exactness(summary: Summary, unverified: Sequence[int]) -> str | None:
     """Return how the text relates to what the target alone would give. None if no cloud took part,
-    for answers from two sides' documents, and for servers of earlier versions."""
+    and for answers from two sides' documents."""
     if summary.HasField("device"):
         return None
     if summary.lossy or unverified:

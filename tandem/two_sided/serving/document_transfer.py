@@ -55,8 +55,8 @@ log = get_logger(__name__)
 
 Part = TypeVar("Part", int, bytes)
 FetchStream = ServedStream[pb.FetchDocumentsRequest, pb.FetchDocumentsResponse]
-Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-"""Finds the cloud's documents for a query, so many at most."""
+Search = Callable[[str, int, Sent], Awaitable[tuple[ContextDocument, ...]]]
+"""Finds the cloud's documents for a query, so many at most, within the span of these headers."""
 
 
 class FetchedDocuments:
@@ -306,7 +306,7 @@ async def give_documents(
         if not here.exports:
             raise KvUnavailable("document_kv: the cloud's decoder gives no keys and values out")
         model_from_proto(here.model, "model").check_used_by(user)
-    documents = await search(find.query, find.documents)
+    documents = await search(find.query, find.documents, headers)
     found = pb.FoundDocuments(documents=map(document_to_proto, documents))
     await stream.write(pb.FetchDocumentsResponse(found=found))
     if user is None:
