@@ -5,9 +5,10 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from operator import attrgetter, index
-from typing import Any
+from operator import attrgetter
+from typing import Any, cast, get_type_hints
 
+from tandem.api.argument_types import as_type
 from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.core.prompt import Prompt, Turn
@@ -71,6 +72,8 @@ def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     """Return a new method: the preset `base` with other settings, as in
     `preset("coupled", window=8)`. Raises InvalidArgument for an unknown preset or field, and for
     settings that do not fit together."""
+    as_type("preset", str, base)
+    as_type("overrides", Mapping[str, Choice], choices)
     known: Mapping[str, Preset | AggregationPreset] = {**PRESETS, **AGGREGATION_PRESETS}
     if base not in known:
         raise unknown_name("preset", base, known)
@@ -79,12 +82,38 @@ def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     return composed
 
 
+def given_options(options: GenerationOptions) -> GenerationOptions:
+    """Return the options that are not None, each of its type. Raises InvalidArgument naming the
+    option, and TypeError for one that does not exist, as Python does for any other function."""
+    hints = get_type_hints(GenerationOptions)
+    for name in options:
+        if name not in hints:
+            close = get_close_matches(name, sorted(hints), n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(hints))}"
+            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
+    given = {
+        name: as_type(name, hints[name], value)
+        for name, value in options.items()
+        if value is not None
+    }
+    return cast("GenerationOptions", given)
+
+
+def conversation(messages: str | Sequence[Message]) -> Sequence[Message]:
+    """Return the turns of a conversation; of a text, one turn of the user. Raises
+    InvalidArgument("messages")."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    turns: Sequence[Message] = as_type("messages", Sequence[Message], messages)
+    if not turns:
+        raise InvalidArgument("messages", "must not be empty")
+    return turns
+
+
 def request_of(
     prompt: str | Sequence[int] | Sequence[Message], options: GenerationOptions
 ) -> GenerationRequest:
-    """Return the request; one without a seed gets one. Raises InvalidArgument naming the option,
-    and TypeError for one that does not exist, as Python does for any other function."""
-    _check_names(options)
+    """Return the request; one without a seed gets one. Raises InvalidArgument naming the option."""
     name, choices = _method(options)
     stop = options.get("stop", ())
     drawn = {"seed": secrets.randbelow(SEED_BELOW)}
@@ -106,27 +135,18 @@ def request_of(
     return request
 
 
-def _check_names(options: GenerationOptions) -> None:
-    known = GenerationOptions.__optional_keys__
-    for name in options:
-        if name not in known:
-            close = get_close_matches(name, sorted(known), n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
-            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
-
-
-def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, Sequence) or not prompt:
-        raise InvalidArgument("prompt", "must be a text, token ids or messages, and not empty")
+def _prompt(prompt: Any) -> Prompt:
+    given = as_type("prompt", str | Sequence[int] | Sequence[Message], prompt)
+    if isinstance(given, str):
+        return given
+    if not given:
+        raise InvalidArgument("prompt", "must not be empty")
+    if not isinstance(given[0], Mapping):
+        return tuple(given)
     try:
-        if isinstance(prompt[0], Mapping):
-            return tuple(Turn(turn["role"], turn["content"]) for turn in prompt)  # type: ignore[index]
-        return tuple(index(token) for token in prompt)  # type: ignore[arg-type]
-    except (KeyError, TypeError):
-        why = "must be whole numbers, or messages with a role and a content"
-        raise InvalidArgument("prompt", why) from None
+        return tuple(Turn(turn["role"], turn["content"]) for turn in given)
+    except KeyError as error:
+        raise InvalidArgument("prompt", f"a message has no {error}") from None
 
 
 def _grammar(options: GenerationOptions) -> Grammar | None:
