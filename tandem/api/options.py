@@ -6,13 +6,18 @@ import secrets
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from tandem.api.argument_types import as_type
 from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.core.prompt import Prompt, Turn
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import (
+    DEFAULT_PRESET,
+    LONGEST_ANSWER_S,
+    RAG_PRESET,
+    GenerationRequest,
+)
 from tandem.generation.request_fields import RequestFields, given_fields
 from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
@@ -30,42 +35,54 @@ Message = Mapping[str, str]
 
 
 class GenerationOptions(RequestFields, total=False):
-    """Keyword arguments of `generate`, `stream` and `chat`; all may be left out. Those of the table
-    of request fields stand in `tandem/generation/request_fields.py`; `seed` is random by default.
-    """
+    """Keyword arguments of `generate`, `stream` and `chat`. All may be left out, and so is one that
+    is None. Those of the table of request fields stand in `tandem/generation/request_fields.py`."""
 
-    preset: str | Preset | AggregationPreset
-    """Decoding method: a name, or a method made by `tandem.preset`. Default: `auto`, or
-    `dragon-coupled` if `rag` is true."""
-    overrides: Mapping[str, Choice]
-    """Settings of the preset to override, for example {"window": 8}."""
-    logit_bias: Mapping[int, float]
-    """Values to add to logits, by token id."""
-    banned_token_ids: Sequence[int]
-    """Token ids that are never generated."""
-    allowed_token_ids: Sequence[int]
-    """Only these token ids may be generated."""
-    json_schema: str | Mapping[str, Any]
-    """JSON schema that the answer must match."""
-    regex: str
-    """Regular expression that the whole answer must match."""
-    grammar: str
-    """Grammar in Lark syntax that the answer must match."""
-    stop: str | Sequence[str]
-    """Stop before any of these strings."""
-    stop_token_ids: Sequence[int]
-    """Stop after any of these tokens, in addition to the model's end-of-text tokens."""
-    rag: bool
-    """Answer from the documents on the device and in the cloud."""
-    images: Sequence[bytes]
-    """PNG, JPEG or WebP images, for vision models."""
-    logprobs: bool
-    """Return the log-probability of each token."""
-    top_logprobs: int
-    """Also return this many of the most likely tokens at each position, at most 5. Requires
-    `logprobs`."""
-    timeout_s: float
-    """Maximum seconds for the whole answer. Default: a day."""
+    preset: Annotated[
+        str | Preset | AggregationPreset,
+        "Decoding method: a name, or a method made by `tandem.preset`. Default: `auto`, or"
+        " `dragon-coupled` if `rag` is true.",
+    ]
+    overrides: Annotated[
+        Mapping[str, Choice],
+        'Settings of the preset to override, for example `{"window": 8}`.',
+    ]
+    logit_bias: Annotated[Mapping[int, float], "Values to add to logits, by token id."]
+    banned_token_ids: Annotated[Sequence[int], "Token ids that are never generated."]
+    allowed_token_ids: Annotated[Sequence[int], "Only these token ids may be generated."]
+    json_schema: Annotated[str | Mapping[str, Any], "JSON schema that the answer must match."]
+    regex: Annotated[str, "Regular expression that the whole answer must match."]
+    grammar: Annotated[str, "Grammar in Lark syntax that the answer must match."]
+    stop: Annotated[str | Sequence[str], "Stop before any of these strings."]
+    stop_token_ids: Annotated[
+        Sequence[int],
+        "Stop after any of these tokens, in addition to the model's end-of-text tokens.",
+    ]
+    rag: Annotated[bool, "Answer from the documents on the device and in the cloud."]
+    images: Annotated[Sequence[bytes], "PNG, JPEG or WebP images, for vision models."]
+    logprobs: Annotated[bool, "Return the log-probability of each token."]
+    top_logprobs: Annotated[
+        int,
+        "Also return this many of the most likely tokens at each position, at most 5. Requires"
+        " `logprobs`.",
+    ]
+    timeout_s: Annotated[float, "Maximum seconds for the whole answer."]
+
+
+DEFAULTS: GenerationOptions = {
+    "overrides": {},
+    "logit_bias": {},
+    "banned_token_ids": (),
+    "allowed_token_ids": (),
+    "stop": (),
+    "stop_token_ids": (),
+    "rag": False,
+    "images": (),
+    "logprobs": False,
+    "top_logprobs": 0,
+    "timeout_s": LONGEST_ANSWER_S,
+}
+"""Of the options that are not in the table; those without one are off."""
 
 
 def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
@@ -83,8 +100,9 @@ def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
 
 
 def given_options(options: GenerationOptions) -> GenerationOptions:
-    """Return the options that are not None, each of its type. Raises InvalidArgument naming the
-    option, and TypeError for one that does not exist, as Python does for any other function."""
+    """Return the options that are not None, each of its type, with the defaults of others. Raises
+    InvalidArgument naming the option, and TypeError for one that does not exist, as Python does for
+    any other function."""
     hints = get_type_hints(GenerationOptions)
     for name in options:
         if name not in hints:
@@ -96,7 +114,7 @@ def given_options(options: GenerationOptions) -> GenerationOptions:
         for name, value in options.items()
         if value is not None
     }
-    return cast("GenerationOptions", given)
+    return cast("GenerationOptions", {**DEFAULTS, **given})
 
 
 def conversation(messages: str | Sequence[Message]) -> Sequence[Message]:
@@ -114,24 +132,25 @@ def request_of(
     prompt: str | Sequence[int] | Sequence[Message], options: GenerationOptions
 ) -> GenerationRequest:
     """Return the request; one without a seed gets one. Raises InvalidArgument naming the option."""
+    options = {**DEFAULTS, **options}
     name, choices = _method(options)
-    stop = options.get("stop", ())
+    stop = options["stop"]
     drawn = {"seed": secrets.randbelow(SEED_BELOW)}
     request = GenerationRequest(_prompt(prompt)).with_fields(
         **drawn | given_fields(options),
         preset=name,
-        overrides=(*choices, *_overrides(options.get("overrides", {}))),
+        overrides=(*choices, *_overrides(options["overrides"])),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=tuple(options.get("stop_token_ids", ())),
-        logit_bias=tuple(options.get("logit_bias", {}).items()),
-        banned_token_ids=tuple(options.get("banned_token_ids", ())),
-        allowed_token_ids=tuple(options.get("allowed_token_ids", ())),
+        stop_token_ids=tuple(options["stop_token_ids"]),
+        logit_bias=tuple(options["logit_bias"].items()),
+        banned_token_ids=tuple(options["banned_token_ids"]),
+        allowed_token_ids=tuple(options["allowed_token_ids"]),
         grammar=_grammar(options),
-        images=tuple(options.get("images", ())),
-        logprobs=options.get("logprobs", False),
-        top_logprobs=options.get("top_logprobs", 0),
+        images=tuple(options["images"]),
+        logprobs=options["logprobs"],
+        top_logprobs=options["top_logprobs"],
     )
-    request.validate(rag=options.get("rag", False))
+    request.validate(rag=options["rag"])
     return request
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, Self, Unpack
 
@@ -28,7 +29,6 @@ from tandem.api.results import Answer, Piece, Progress, answer_of
 from tandem.backends.model_source import AUTO
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
-from tandem.generation.request import LONGEST_ANSWER_S
 from tandem.net.status import Rejected
 from tandem.netem.link_model import INSTANT, shape_from
 from tandem.suite.background import LoopThread
@@ -138,7 +138,7 @@ class AsyncSuite:
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
         """Stream the answer to a text, token ids or a conversation, as it is committed."""
         given = given_options(options)
-        timeout_s = given.get("timeout_s", LONGEST_ANSWER_S)
+        timeout_s = given["timeout_s"]
         if not timeout_s > 0:
             raise InvalidArgument("timeout_s", f"must be above 0, is {timeout_s:g}")
         request = request_of(prompt, given)
@@ -263,9 +263,19 @@ def connect_async(
     call_key_file: Place | None = None,
     insecure: bool = False,
 ) -> AsyncSuite:
-    """Return the suite that runs at HOST:PORT, its aggregator's gRPC port. Beyond this machine, the
-    connection needs TLS (three PEM files, as `tandem certs` makes them) and the key that the
-    service asks for; `insecure` connects without. Raises InvalidArgument naming what is wrong."""
+    """Return the suite that runs elsewhere. Beyond this machine, the connection needs TLS and the
+    key that the service asks for.
+
+    Args:
+        endpoint: HOST:PORT of its aggregator's gRPC port.
+        tls_ca: PEM file of the authority that signed the service's certificate, as `tandem certs`
+            makes it.
+        tls_certificate: PEM file of the caller's certificate.
+        tls_key: PEM file of its key.
+        call_key_file: file of the key that the service asks for.
+        insecure: connect without TLS and key.
+
+    Raises InvalidArgument naming what is wrong."""
     host, _, port = endpoint.rpartition(":")
     if not host or "/" in endpoint or not port.isdecimal():
         raise InvalidArgument("endpoint", f"{endpoint!r} is not HOST:PORT")
@@ -309,23 +319,39 @@ def embedded_async(
     mbps_up: float | None = None,
     mbps_down: float | None = None,
 ) -> AsyncSuite:
-    """Return a suite of two models in this process, which talk over loopback gRPC; by default, of
-    the best chat model on this machine, with its draft model if it has one, or of the included
-    `demo` pair, a toy.
+    """Return a suite of two models in this process, which talk over loopback gRPC. They are loaded
+    when the suite opens.
 
-    `draft` and `target`: folders, GGUF files, names that `tandem models` lists, or hub models as
-    NAME@COMMIT; `engine_…`: the back ends that compute them; `dtype_…`: None is float32, or int8
-    for a model that was trained to draft. A target without a draft has its drafts looked up in the
-    text. What is decided about models that nobody named is logged as a warning. `exits`: the
-    target's early exits, a folder, "none" or "auto". `threads`: of each model's passes on a CPU; 0:
-    as its engine sees fit. `batch_invariant`: compute each token of a GGUF target to the same bits
-    in every pass. With `device_documents` or `cloud_documents` (files
-    and folders), answers can be asked for with `rag=True`, and a draft that only drafts gives way
-    to the target's own model; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6 bit/s;
-    `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between edge and
-    cloud. The models are loaded when the suite opens. Raises CannotLoad for a model that
-    cannot be read, or where none is on this machine; InvalidArgument naming any other argument.
-    """
+    Args:
+        draft: the draft model: a folder, a GGUF file, a name that `tandem models` lists, or a hub
+            model as NAME@COMMIT. None: the one that was made for the target, or drafts that are
+            looked up in the text.
+        target: the target model, named alike. None: the best chat model on this machine.
+        demo: take the included demo pair, a toy.
+        engine_draft: back end that computes the draft model.
+        engine_target: back end that computes the target model.
+        device_draft: device of the draft model.
+        device_target: device of the target model.
+        dtype_draft: data type of the draft model. None: float32, or int8 for a model that was
+            trained to draft.
+        dtype_target: data type of the target model. None: float32.
+        exits: the target's early exits: a folder, "none" or "auto".
+        threads: CPU threads of each model's passes. 0: as its engine sees fit.
+        batch_invariant: compute each token of a GGUF target to the same bits in every pass.
+        device_documents: files and folders for answers with `rag=True`, which stay on the device. A
+            draft that only drafts then gives way to the target's own model.
+        cloud_documents: files and folders for these answers that the cloud has.
+        index_folder: keep both indexes of documents in this folder. None: in a temporary one.
+        embedding: how documents are found: "auto", "lexical", or an embedding model.
+        rtt_s: round trip of an emulated link between edge and cloud, in seconds.
+        mbps: bandwidth of that link in 10^6 bit/s. None: not limited.
+        jitter_s: jitter of that link, in seconds.
+        mbps_up: its bandwidth to the cloud, where it differs.
+        mbps_down: its bandwidth from the cloud, where it differs.
+
+    What is decided about models that nobody named is logged as a warning. Raises CannotLoad for a
+    model that cannot be read, or where none is on this machine; InvalidArgument naming any other
+    argument."""
     if demo and draft is not None:
         raise InvalidArgument("demo", "sets both models; leave out target and draft")
     target_choice = choose_target(
@@ -364,11 +390,11 @@ def embedded_async(
 
 
 def _blocking(make: Callable[Arguments, AsyncSuite], name: str) -> Callable[Arguments, Suite]:
+    @wraps(make)
     def made(*arguments: Arguments.args, **options: Arguments.kwargs) -> Suite:
         return Suite(make(*arguments, **options))
 
     made.__name__ = made.__qualname__ = name
-    made.__doc__ = make.__doc__
     signature = inspect.signature(make).replace(return_annotation="Suite")
     made.__signature__ = signature  # type: ignore[attr-defined]  # which `help` shows
     return made

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 import tandem
-from tandem.api.options import GenerationOptions, conversation, given_options, request_of
+from tandem.api.options import (
+    DEFAULTS,
+    GenerationOptions,
+    conversation,
+    given_options,
+    request_of,
+)
 from tandem.core.prompt import Turn
 from tandem.generation.request import request_from_proto, request_to_proto
 from tandem.specdec.choices import Predraft
@@ -147,7 +153,7 @@ def test_a_value_that_means_the_same_in_another_type_is_taken() -> None:
         "seed": None,
     }
     given = given_options(options)  # type: ignore[arg-type]
-    assert given == {"max_tokens": 7, "temperature": 0.5, "logit_bias": {3: 1.0}}
+    assert given == DEFAULTS | {"max_tokens": 7, "temperature": 0.5, "logit_bias": {3: 1.0}}
     request = request_of("x", given)
     assert (request.params.max_tokens, request.stop) == (7, ())
     assert type(request.params.max_tokens) is int
