@@ -16,8 +16,9 @@ from random import Random
 
 from lab.simulation.fleet_plan import FleetPlan
 from lab.simulation.recent_passes import RecentPasses
+from tandem.control.acceptance import SessionAcceptanceRate
 from tandem.control.cloud_draft_budget import CloudDraftBudget
-from tandem.control.pass_budget import PassBudget, SessionAcceptance
+from tandem.control.pass_budget import PassBudget
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, CHUNKS_ALONE, PrefillTurns
 from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud_drafting import PROBE_LENGTH, probe_interval
@@ -64,8 +65,8 @@ class FleetSession:
         self.cloud: FleetCloud | None = None
         self.place = 0
         """The verifier that its stream goes to."""
-        self.estimate: SessionAcceptance | None = None
-        self.cloud_estimate: SessionAcceptance | None = None
+        self.estimate: SessionAcceptanceRate | None = None
+        self.cloud_estimate: SessionAcceptanceRate | None = None
         self.by_cloud = False
         """Whether the drafts that the pass takes are the cloud's own."""
         self.rested = 0
@@ -89,9 +90,9 @@ class FleetSession:
         self.prompt_left = self.prompt_tokens + self.committed
         self.base = self.committed
         self.origin_s = edge_s + self.rtt_s / 2
-        self.estimate = SessionAcceptance(cloud.budget.usual) if cloud.in_parts else None
+        self.estimate = SessionAcceptanceRate(cloud.budget.acceptance) if cloud.in_parts else None
         if (drafts := cloud.cloud_drafts) is not None:
-            self.cloud_estimate = SessionAcceptance(drafts.usual)
+            self.cloud_estimate = SessionAcceptanceRate(drafts.acceptance)
             self.rested = 0
         self.due_s = now
 
@@ -328,7 +329,7 @@ class FleetCloud:
                     kept += 1
             estimate = session.cloud_estimate if session.by_cloud else session.estimate
             if taken and before and estimate is not None:
-                estimate.judged(kept, int(kept < taken))
+                estimate.add(kept, int(kept < taken))
             session.committed = committed = before + kept + 1
             tokens += kept + 1
             if session.first_s < 0:

@@ -65,17 +65,13 @@ def fill_work(proto: pb.Work, work: Work) -> None:
     proto.target_passes = work.target_passes
     proto.drafts = work.drafts
     proto.cloud_drafts = work.cloud_drafts
-    proto.draft_s = work.draft_s
-    proto.draft_rate = work.draft_rate
 
 
 def work_from_proto(proto: pb.Work) -> Work:
-    for name in ("verify_s", "queue_s", "draft_s"):
+    for name in ("verify_s", "queue_s"):
         seconds = getattr(proto, name)
         if not 0 <= seconds < math.inf:  # False for NaN as well
             raise InvalidArgument(name, f"{seconds} is not a duration")
-    if not 0 <= proto.draft_rate <= 1:
-        raise InvalidArgument("draft_rate", f"{proto.draft_rate} is not in [0, 1]")
     return Work(
         verify_s=proto.verify_s,
         queue_s=proto.queue_s,
@@ -83,8 +79,6 @@ def work_from_proto(proto: pb.Work) -> Work:
         target_passes=proto.target_passes,
         drafts=proto.drafts,
         cloud_drafts=proto.cloud_drafts,
-        draft_s=proto.draft_s,
-        draft_rate=proto.draft_rate,
     )
 
 

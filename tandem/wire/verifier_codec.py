@@ -176,6 +176,7 @@ class EdgeCodec:
             same_bits=opened.same_bits,
             batch_invariant=opened.batch_invariant,
             row_share=_row_share(opened),
+            drafts_never_pay=opened.drafts_never_pay,
             tells_prompt_logprobs=opened.tells_prompt_logprobs,
             cloud_drafts=cloud_drafts_from_proto(opened.cloud_drafts),
         )
@@ -286,6 +287,7 @@ class CloudCodec:
                 frame.opened.batch_invariant = message.batch_invariant
                 if message.row_share is not None:
                     frame.opened.row_share = message.row_share
+                frame.opened.drafts_never_pay = message.drafts_never_pay
                 frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs
                 frame.opened.cloud_drafts = cloud_drafts_to_proto(message.cloud_drafts)
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
