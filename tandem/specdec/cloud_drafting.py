@@ -91,16 +91,11 @@ class CloudDrafting:
         self._texts = AnswerTexts(*context.sources)
         # So many tokens of the text the texts have followed.
         self._followed = context.prompt_length
-        # How often the drafts from texts that wait are expected to be right; None: others wait.
-        self._text_rate: float | None = None
+        self._of_texts = False
+        """Whether the drafts that wait are from texts."""
         self._rounds_since_draft = 0
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
-
-    @property
-    def rate(self) -> float:
-        """The rate at which drafts are accepted that are made as the last ones were."""
-        return self._acceptance.rate if self._text_rate is None else self._text_rate
 
     @property
     def room(self) -> int:
@@ -175,7 +170,7 @@ class CloudDrafting:
         been drafted there."""
         self._pending.add_own(Proposal((draft.token_id,), draft_prob=1.0) for draft in proposed)
         self._drafted_at = len(self._committed)
-        self._text_rate = proposed[0].chance
+        self._of_texts = True
         self.from_memory = self._context.remembers
 
     def _model_is_faster(self, proposed: Sequence[Proposed], worth: int, count: int) -> bool:
@@ -258,14 +253,14 @@ class CloudDrafting:
     def judged(self, accepted: int, rejected: int) -> None:
         """Record what became of drafts; they wait no more. The texts see by themselves which of
         their own were right."""
-        if self._text_rate is None:
+        if not self._of_texts:
             self._acceptance.add(accepted, rejected)
         self._forget()
 
     def _forget(self) -> None:
         self._pending.drop_own()
         self.from_memory = False
-        self._text_rate = None
+        self._of_texts = False
 
     @property
     def _valid_length(self) -> int:
