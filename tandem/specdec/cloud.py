@@ -267,13 +267,10 @@ class CloudMachine:
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
             exits=len(self._rounds.exits),
-            processes=True,
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
             batch_invariant=model.batch_invariant,
             row_share=model.row_share,
-            tells_prompt_logprobs=True,
-            processes_thinking=True,
             cloud_drafts=self._cloud_drafts_here,
         )
 

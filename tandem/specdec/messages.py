@@ -112,8 +112,6 @@ class Opened(Frame):
     eos_token_ids: frozenset[int]
     model_name: str
     exits: int = 0
-    processes: bool = False
-    """Whether this cloud knows processors and all of the sampling settings."""
     cached_tokens: int = 0
     same_bits: bool = False
     """Whether other requests change no bit of the target's logits."""
@@ -122,10 +120,6 @@ class Opened(Frame):
     row_share: float | None = None
     """What a further token adds to a pass, relative to the first, as the cloud measured it when it
     started."""
-    tells_prompt_logprobs: bool = False
-    """Whether this cloud knows `prompt_logprobs`."""
-    processes_thinking: bool = False
-    """Whether this cloud knows budgets for thinking, and grammars that hold after it."""
     cloud_drafts: CloudDrafts = CloudDrafts.NONE
     """What this cloud drafts itself, as it was asked to."""
 

@@ -46,7 +46,7 @@ from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
-from tandem.wire.open_codec import cloud_drafts_to_proto
+from tandem.wire.open_codec import CLOUD_DRAFTS
 from tandem.wire.verifier_codec import CloudCodec, describe_model
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
@@ -257,7 +257,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             max_draft_length=self._model.max_draft_length,
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
-            cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
+            cloud_drafts=[CLOUD_DRAFTS[kind] for kind in self._cloud_drafters.kinds],
             cloud_draft_model=self._cloud_drafters.model_name,
         )
 
