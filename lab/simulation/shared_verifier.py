@@ -19,8 +19,9 @@ from heapq import heappop, heappush
 from random import Random
 from statistics import median
 
+from tandem.control.acceptance import SessionAcceptanceRate
 from tandem.control.cloud_draft_budget import CloudDraftBudget
-from tandem.control.pass_budget import PassBudget, SessionAcceptance
+from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import CloudDrafts, Control
 from tandem.specdec.cloud_drafting import PROBE_LENGTH, probe_interval
@@ -114,8 +115,8 @@ class _Session:
     asked_s: float
     wanted: int
     origin_s: float
-    estimate: SessionAcceptance | None
-    cloud_estimate: SessionAcceptance | None
+    estimate: SessionAcceptanceRate | None
+    cloud_estimate: SessionAcceptanceRate | None
     first_s: float = -1.0
     committed: int = 0
     base: int = 0
@@ -211,8 +212,8 @@ class _Verifier:
             asked_s=asked_s,
             wanted=max(2, round(self.source.uniform(*plan.answer_tokens))),
             origin_s=begins_s,
-            estimate=SessionAcceptance(self.budget.usual) if self.in_parts else None,
-            cloud_estimate=None if in_cloud is None else SessionAcceptance(in_cloud.usual),
+            estimate=SessionAcceptanceRate(self.budget.acceptance) if self.in_parts else None,
+            cloud_estimate=None if in_cloud is None else SessionAcceptanceRate(in_cloud.acceptance),
         )
         self.at(begins_s, _COMES, session)
 
@@ -290,7 +291,7 @@ class _Verifier:
                 kept += 1
             estimate = session.cloud_estimate if session.by_cloud else session.estimate
             if taken and estimate is not None:
-                estimate.judged(kept, int(kept < taken))
+                estimate.add(kept, int(kept < taken))
             session.committed = min(before + kept + 1, session.wanted)
             self.totals.tokens += session.committed - before
             if session.first_s < 0:

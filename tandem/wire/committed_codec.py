@@ -14,7 +14,7 @@ from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.messages import Committed, TokenLogprob, Work
 from tandem.specdec.presets import MAX_PAYLOAD_TAIL_DRAWS, MAX_PAYLOAD_TOP
 from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.wire.frame_codec import check_seconds, check_share
+from tandem.wire.frame_codec import check_seconds
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 _HasLogprobs = pb.Committed | pb.PromptLogprobs
@@ -62,9 +62,8 @@ def fill_work(proto: pb.Work, work: Work) -> None:
 
 
 def work_from_proto(proto: pb.Work) -> Work:
-    for name in ("verify_s", "queue_s", "draft_s"):
+    for name in ("verify_s", "queue_s"):
         check_seconds(getattr(proto, name), name)
-    check_share(proto.draft_rate, "draft_rate")
     return Work(**{name: getattr(proto, name) for name in _WORK})
 
 

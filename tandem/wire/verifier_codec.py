@@ -68,7 +68,10 @@ from tandem.wire.open_codec import (
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
-_OPENED_FIELDS = ("max_draft_length", "exits", "cached_tokens", "same_bits", "batch_invariant")
+_OPENED_FIELDS = (
+    *("max_draft_length", "exits", "cached_tokens"),
+    *("same_bits", "batch_invariant", "drafts_never_pay"),
+)
 _VERDICT_FIELDS = ("exit_index", "accepted", "rejected", "confidence")
 """Fields of the same name in a message here and on the wire."""
 

@@ -189,7 +189,7 @@ def _verify_response() -> Conversation:
         "committed.cloud_drafts": Committed(
             *HEAD,
             token_ids=(1, 7),
-            work=replace(work, drafts=0, cloud_drafts=4, draft_s=0.125, draft_rate=0.5),
+            work=replace(work, drafts=0, cloud_drafts=4),
             cloud_accepted=1,
         ),
         "early_verdict.token": EarlyVerdict(*HEAD, 1, 3, False, 0, 0.5),

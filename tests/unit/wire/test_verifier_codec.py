@@ -105,7 +105,16 @@ EDGE_MESSAGES: list[EdgeMessage] = [
 CLOUD_MESSAGES: list[CloudMessage] = [
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
-    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", batch_invariant=True, row_share=0.0),
+    Opened(
+        *HEAD,
+        64,
+        512,
+        frozenset({0, 7}),
+        "target",
+        batch_invariant=True,
+        row_share=0.0,
+        drafts_never_pay=True,
+    ),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
@@ -118,7 +127,7 @@ CLOUD_MESSAGES: list[CloudMessage] = [
     Committed(
         *HEAD,
         token_ids=(1, 7),
-        work=replace(WORK, cloud_drafts=3, draft_s=0.125, draft_rate=0.5),
+        work=replace(WORK, cloud_drafts=3),
         cloud_accepted=1,
     ),
     FullDistribution(*HEAD, target_probs=PROBS),
@@ -300,7 +309,6 @@ BAD_ANSWERS = [
     (committed(work=pb.Work(verify_s=math.nan)), "verify_s"),
     (committed(work=pb.Work(queue_s=-1)), "queue_s"),
     (committed(work=pb.Work(queue_s=math.inf)), "queue_s"),
-    (committed(work=pb.Work(draft_s=-1)), "draft_s"),
     (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=9)), "cloud_drafts"),  # type: ignore[arg-type]
     (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=pb.CLOUD_DRAFTS_ANY)), "cloud_drafts"),
     (sparse(ids=[2, 0]), "ids"),
