@@ -141,8 +141,8 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 def generate(**options: Any) -> None:
     """Answer a question: TEXT, standard input (TEXT is -, or left out), or both.
 
-    What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt standard
-    input is read only if TEXT is -. A model without a chat template continues the text, as --raw.
+    Piped input is put before TEXT, separated by an empty line; beside --prompt it is read only if
+    TEXT is -. A model without a chat template continues the text, as --raw.
 
     Without --endpoint the two models (by default the best chat model on this machine) are loaded
     into this process for this call. The text goes to standard output, figures to standard error.
