@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.backends.interface import EngineFailed
 from tandem.backends.model_source import LoadedModel, ModelChoice, ServerChoice, find_source
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.known_logits import decidable_defaults
 from tandem.telemetry.logging import get_logger
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
         context_length=engine.context_length,
     )
     content = f"remote:{place.url}:{served}"
-    return LoadedModel(
-        engine, tokenizer, lambda: content, default_sampling_of(source, engine.vocabulary_size)
-    )
+    recommended = default_sampling_of(source, engine.vocabulary_size)
+    defaults = decidable_defaults(recommended, known=known)
+    return LoadedModel(engine, tokenizer, lambda: content, defaults)
 
 
 async def _dialect(server: RemoteServer) -> Dialect:

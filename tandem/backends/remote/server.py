@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ import httpx2
 
 from tandem.backends.interface import EngineFailed
 from tandem.backends.remote.dialects import Nonsense
-from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.core.errors import InvalidArgument, ResourceExhausted, os_words
 
 Result = TypeVar("Result")
 
@@ -58,13 +59,12 @@ class RemoteServer:
         connections: int = 256,
     ) -> None:
         """Start the loop; nothing is asked yet. `certificates`: a file of authorities to trust in
-        place of the system's. Raises InvalidArgument("target_url")."""
+        place of the system's. Raises InvalidArgument naming the setting."""
         self.url = url.rstrip("/")
-        verify: Any = True
-        if certificates is not None:
-            import ssl
-
-            verify = ssl.create_default_context(cafile=certificates)
+        verify = True if certificates is None else _trusting(certificates)
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            # Not quoted: whoever sees the error need not know the key.
+            raise InvalidArgument("target_key_file", "must hold one key, a line of ASCII letters")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             if httpx2.URL(self.url).scheme not in ("http", "https"):
@@ -143,7 +143,9 @@ class RemoteServer:
             refusals += 1
             wait_s = _retry_after_s(answer)
             if refusals == MOST_REFUSALS or wait_s > MOST_WAIT_S:
-                raise ResourceExhausted(f"the target's server at {self.url} is busy")
+                raise ResourceExhausted(
+                    f"the target's server at {self.url} is busy; try again in {wait_s:.3g} s"
+                )
             await asyncio.sleep(wait_s)
 
     @asynccontextmanager
@@ -214,6 +216,15 @@ class RemoteServer:
         else:
             why = f"cannot be reached ({str(error) or type(error).__name__})"
         return EngineFailed(f"the target's server at {self.url} {why}")
+
+
+def _trusting(certificates: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=certificates)
+    except ssl.SSLError as error:
+        raise InvalidArgument("target_ca", f"{certificates}: holds no certificate") from error
+    except OSError as error:
+        raise InvalidArgument("target_ca", f"{certificates}: {os_words(error)}") from error
 
 
 def _check_size(parts: bytearray) -> None:
