@@ -21,7 +21,8 @@ from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import prompts
 from lab.bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.interface import Engine, ForwardRequest, Session
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.acceptance import residual
 from tandem.core.probs import Array, SamplingParams, truncate
 from tandem.specdec.presets import PRESETS, Preset

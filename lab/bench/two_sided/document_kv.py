@@ -24,8 +24,9 @@ from lab.bench.harness.report import Goal, Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import held_out
 from lab.machine import pinned, usable_cores
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.torch.engine import HuggingFaceEngine
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams
 from tandem.net.process import run_loop

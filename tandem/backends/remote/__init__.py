@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.backends.interface import EngineFailed
 from tandem.backends.model_source import LoadedModel, ModelChoice, ServerChoice, find_source
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.extras import install_command
 from tandem.core.known_logits import decidable_defaults
 from tandem.telemetry.logging import get_logger
 
@@ -77,12 +78,22 @@ def served_model(place: ServerChoice) -> str:
 
 
 def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -> LoadedModel:
+    try:
+        from tandem.backends.model_description import (
+            default_sampling_of,
+            load_tokenizer,
+            model_name_of,
+            text_config_of,
+        )
+    except ModuleNotFoundError as error:
+        why = f"'remote' needs the extra remote ({error}): {install_command('remote')}"
+        raise InvalidArgument("engine", why) from error
     from tandem.backends.remote.engine import RemoteEngine
-    from tandem.backends.torch.loading import default_sampling_of, load_tokenizer, model_name_of
 
     tokenizer = load_tokenizer(choice.source, choice.revision)
     source = find_source(choice.source, choice.revision)
-    size = _logits(source)
+    config = text_config_of(source)
+    size = int(config.vocab_size)
     try:
         dialect = server.run(_dialect(server)).result()
         said = server.run(_served(server, choice.source)).result()
@@ -112,7 +123,7 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
         model_name=model_name_of(choice.source),
         vocabulary_size=tokenizer.model_size,
         vocabulary_hash=tokenizer.vocabulary_hash,
-        context_length=context_length or _context_length(source),
+        context_length=context_length or _context_length(config),
         known_tokens=known,
         logits=size,
         check=check,
@@ -206,18 +217,8 @@ async def _check_vocabulary(server: RemoteServer, served: str, tokenizer: Any) -
             raise InvalidArgument("model", why)
 
 
-def _config(source: Any) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
-
-
-def _logits(source: Any) -> int:
-    return int(_config(source).vocab_size)
-
-
-def _context_length(source: Any) -> int:
-    length = getattr(_config(source), "max_position_embeddings", None)
+def _context_length(config: Any) -> int:
+    length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise InvalidArgument("target_url", "says no length of a text, nor does the configuration")
     return length

@@ -12,9 +12,9 @@ import pytest
 
 from tandem.backends.factory import load_model
 from tandem.backends.interface import EngineFailed, ForwardRequest
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_source import LoadedModel, ModelChoice, ServerChoice
 from tandem.backends.remote.engine import RemoteEngine
-from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.services.verifier.config import VerifierSettings, server_choice
