@@ -68,7 +68,7 @@ def served_model(place: ServerChoice) -> str:
     except InvalidArgument:
         raise
     except TandemError as error:
-        raise InvalidArgument("target_url", str(error)) from error
+        raise InvalidArgument("target_url", f"{place.url}: {error}") from error
     finally:
         server.close()
     if len(entries) > 1:
@@ -103,7 +103,7 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
     except InvalidArgument:
         raise
     except TandemError as error:
-        raise InvalidArgument("target_url", str(error)) from error
+        raise InvalidArgument("target_url", f"{place.url}: {error}") from error
 
     async def check() -> None:
         """Raise EngineFailed unless the server is what it was."""
@@ -113,7 +113,7 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
                 raise InvalidArgument("target_url", f"it serves {found}, not {said}")
             await _check_vocabulary(server, served, tokenizer)
         except InvalidArgument as error:
-            why = f"the target's server at {server.url} is another one than before: {error.why}"
+            why = f"the target's server is another one than before: {error.why}"
             raise EngineFailed(why) from error
 
     engine = RemoteEngine(
@@ -158,7 +158,7 @@ async def _models(server: RemoteServer) -> list[dict[str, Any]]:
     entries = models.get("data") if isinstance(models, dict) else None
     listed = [entry for entry in entries or () if isinstance(entry, dict) and entry.get("id")]
     if not listed:
-        raise InvalidArgument("target_url", f"{server.url} lists no model at /v1/models")
+        raise InvalidArgument("target_url", "the server lists no model at /v1/models")
     return listed
 
 
@@ -169,7 +169,7 @@ async def _served(server: RemoteServer, name: str) -> tuple[str, int, str]:
     wanted = [entry for entry in listed if name in (entry["id"], entry.get("root"))]
     if not wanted and len(listed) > 1:
         names = ", ".join(str(entry["id"]) for entry in listed)
-        raise InvalidArgument("model", f"{server.url} does not serve {name!r}, but {names}")
+        raise InvalidArgument("model", f"the server does not serve {name!r}, but {names}")
     entry = (wanted or listed)[0]
     length = entry.get("max_model_len")
     most = length if isinstance(length, int) and length > 0 else 0
@@ -190,7 +190,7 @@ async def _known_tokens(server: RemoteServer, dialect: Dialect, served: str, siz
             answer = await server.post(dialect.path(), body)
         except RefusedByServer as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                why = f"{server.url} has no {dialect.path()}: it is neither vLLM nor SGLang"
+                why = f"the server has no {dialect.path()}: it is neither vLLM nor SGLang"
                 raise InvalidArgument("target_url", why) from error
             if error.status != HTTPStatus.BAD_REQUEST or len(tried) == 1:
                 raise
@@ -213,7 +213,7 @@ async def _check_vocabulary(server: RemoteServer, served: str, tokenizer: Any) -
             return
         theirs = answer.get("tokens") if isinstance(answer, dict) else None
         if theirs != tokenizer.mark_ids(text):
-            why = f"the tokenizer is another one than that of {server.url}: {text!r} differs"
+            why = f"the tokenizer is another one than the server's: {text!r} differs"
             raise InvalidArgument("model", why)
 
 

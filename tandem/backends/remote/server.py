@@ -3,7 +3,8 @@ which every request to it runs.
 
 A request is a future that any thread may wait for or cancel; cancelling closes the connection,
 which is how a server learns that its slot is free. Errors are our own: what the server cannot do
-now is `EngineFailed`, which ends in a retry elsewhere or a refusal, never in another text."""
+now is `EngineFailed`, which ends in a retry elsewhere or a refusal, never in another text. They
+reach callers, so none has the server's address."""
 
 from __future__ import annotations
 
@@ -143,9 +144,8 @@ class RemoteServer:
             refusals += 1
             wait_s = _retry_after_s(answer)
             if refusals == MOST_REFUSALS or wait_s > MOST_WAIT_S:
-                raise ResourceExhausted(
-                    f"the target's server at {self.url} is busy; try again in {wait_s:.3g} s"
-                )
+                why = f"the target's server is busy; try again in {wait_s:.3g} s"
+                raise ResourceExhausted(why)
             await asyncio.sleep(wait_s)
 
     @asynccontextmanager
@@ -202,12 +202,12 @@ class RemoteServer:
         if answer.is_redirect:
             words = "redirects are not followed"
         says = "refuses the key" if status in (401, 403) else f"answers {status}"
-        raise RefusedByServer(f"the target's server at {self.url} {says}: {words}", status)
+        raise RefusedByServer(f"the target's server {says}: {words}", status)
 
     def _event(self, text: str) -> Any:
         event = _json(text)
         if isinstance(event, dict) and "error" in event:
-            raise EngineFailed(f"the target's server at {self.url} failed: {_words(text)}")
+            raise EngineFailed(f"the target's server failed: {_words(text)}")
         return event
 
     def _lost(self, error: Exception) -> EngineFailed:
@@ -215,7 +215,7 @@ class RemoteServer:
             why = "says nothing"
         else:
             why = f"cannot be reached ({str(error) or type(error).__name__})"
-        return EngineFailed(f"the target's server at {self.url} {why}")
+        return EngineFailed(f"the target's server {why}")
 
 
 def _trusting(certificates: str) -> ssl.SSLContext:
