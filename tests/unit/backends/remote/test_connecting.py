@@ -149,7 +149,8 @@ def test_a_server_that_fails_is_refused_with_what_it_says(
 
 def test_a_server_that_is_not_there_is_named(fake: FakeServer) -> None:
     fake.url = "http://127.0.0.1:9"
-    assert "http://127.0.0.1:9: the target's server cannot be reached" in refused(fake, "target_url")
+    why = refused(fake, "target_url")
+    assert "http://127.0.0.1:9: the target's server cannot be reached" in why
     fake.url = "ftp://127.0.0.1"
     assert "is not http://… or https://…" in refused(fake, "target_url")
 
