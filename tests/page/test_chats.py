@@ -385,9 +385,15 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=3, accepted_memory_tokens=2)
     said = "50 tokens/s · 25 % by the small model · 50 % repeated from earlier text"
     expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
+    # A share that rounds to nothing is none.
+    answer_with(page, "one", tpot_s=0.02, tokens=300, accepted=2, cloud_drafted=9, cloud_accepted=1)
+    said = "50 tokens/s · 1 % by the small model"
+    expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
     # What has no part of the small model is no faster for it.
     answer_with(page, "one ", "two", tpot_s=0.02, accepted=0, choice=choice)
-    expect(ended(ask(page)).locator("p.plain")).to_have_text("50 tokens/s · 0 % by the small model")
+    expect(ended(ask(page)).locator("p.plain")).to_have_text(
+        "50 tokens/s · by the large model alone"
+    )
 
 
 def test_the_figures_say_whether_a_text_is_the_large_model_s_bit_for_bit(page: Page) -> None:

@@ -83,6 +83,7 @@ export const english = {
   plainShare: "{share} % by the small model",
   plainRepeated: "{share} % repeated from earlier text",
   plainCloudShare: "{share} % by drafts of the cloud",
+  plainAlone: "by the large model alone",
   plainRatio: "about {ratio} × the speed of the cloud alone (estimated)",
   figureFirst: "First token",
   figurePerToken: "Per token",

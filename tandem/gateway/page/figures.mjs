@@ -13,21 +13,26 @@ export function PlainLine({ figures, other }) {
   const said = [];
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
   else said.push(say("plainTokens", { count: figures.tokens }));
-  if (!figures.device && figures.drafted > 0 && figures.tokens > 0) {
-    const repeated = figures.accepted_memory_tokens || 0;
-    const byModel = Math.max(0, figures.accepted - repeated);
-    if (byModel || !repeated) said.push(say("plainShare", { share: number((100 * byModel) / figures.tokens) }));
-    if (repeated) said.push(say("plainRepeated", { share: number((100 * repeated) / figures.tokens) }));
-  }
-  if (figures.cloud_drafted > 0 && figures.tokens > 0) {
-    said.push(say("plainCloudShare", { share: number((100 * figures.cloud_accepted) / figures.tokens) }));
-  }
+  if (!figures.device) said.push(...shares(figures));
   // Of an answer beside that of the cloud alone the difference is measured, and a note below says it.
   const alone = figures.choice?.cloud_alone_tpot_s;
   if (alone && figures.tpot_s && figures.accepted > 0 && !other) {
     said.push(say("plainRatio", { ratio: number(alone / figures.tpot_s, 1) }));
   }
   return html`<p class="plain">${said.join(" · ")}</p>`;
+}
+
+// Who made which part of the tokens; no part that rounds to nothing.
+function shares(figures) {
+  const repeated = figures.accepted_memory_tokens || 0;
+  const made = {
+    plainShare: Math.max(0, figures.accepted - repeated),
+    plainRepeated: repeated,
+    plainCloudShare: figures.cloud_drafted ? figures.cloud_accepted : 0,
+  };
+  const percents = Object.entries(made).map(([name, tokens]) => [name, Math.round((100 * tokens) / Math.max(1, figures.tokens))]);
+  const shown = percents.filter(([, share]) => share > 0).map(([name, share]) => say(name, { share: number(share) }));
+  return shown.length || figures.unverified?.length ? shown : [say("plainAlone")];
 }
 
 export function Figures({ figures }) {

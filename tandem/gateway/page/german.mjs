@@ -83,6 +83,7 @@ export const german = {
   plainShare: "{share} % vom kleinen Modell",
   plainRepeated: "{share} % aus früherem Text wiederholt",
   plainCloudShare: "{share} % aus Entwürfen der Cloud",
+  plainAlone: "vom großen Modell allein",
   plainRatio: "etwa {ratio}-mal so schnell wie die Cloud allein (geschätzt)",
   figureFirst: "Erstes Token",
   figurePerToken: "Je Token",
