@@ -1,5 +1,6 @@
 // What an answer took: a plain line that everybody can read, and all figures for those who want them.
 // Nothing that is estimated is said as if it had been measured.
+import { TURNS, comparedWords } from "./comparing.mjs";
 import { firstDifference, isOpen } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
@@ -25,12 +26,12 @@ export function PlainLine({ figures, other }) {
 // Who made which part of the tokens; no part that rounds to nothing.
 function shares(figures) {
   const repeated = figures.accepted_memory_tokens || 0;
-  const made = {
-    plainShare: Math.max(0, figures.accepted - repeated),
-    plainRepeated: repeated,
-    plainCloudShare: figures.cloud_drafted ? figures.cloud_accepted : 0,
-  };
-  const percents = Object.entries(made).map(([name, tokens]) => [name, Math.round((100 * tokens) / Math.max(1, figures.tokens))]);
+  const made = [
+    ["plainShare", Math.max(0, figures.accepted - repeated)],
+    ["plainRepeated", repeated],
+    ["plainCloudShare", figures.cloud_drafted ? figures.cloud_accepted : 0],
+  ];
+  const percents = made.map(([name, tokens]) => [name, Math.round((100 * tokens) / Math.max(1, figures.tokens))]);
   const shown = percents.filter(([, share]) => share > 0).map(([name, share]) => say(name, { share: number(share) }));
   return shown.length || figures.unverified?.length ? shown : [say("plainAlone")];
 }
@@ -102,16 +103,8 @@ function documentsNote({ device, cloud, uplink_bytes: bytes }) {
 // The same seed gives the same text by every preset that is not lossy and couples its draws.
 function comparison(answer, other) {
   if (isOpen(other)) return say("comparing", { preset: other.preset });
+  if (other.isComparing) return say("comparingTurns", { count: other.turns.length + 1, most: many(TURNS) });
   const at = firstDifference(answer, other);
-  const [own, theirs] = [answer.figures.tpot_s, other.figures?.tpot_s];
-  const speed =
-    own && theirs
-      ? ` ${say("comparedSpeed", {
-          own: milliseconds(own),
-          preset: answer.preset,
-          theirs: milliseconds(theirs),
-          other: other.preset,
-        })}`
-      : "";
-  return (at < 0 ? say("sameText") : say("differentText", { place: at + 1 })) + speed;
+  const text = at < 0 ? say("sameText") : say("differentText", { place: at + 1 });
+  return `${text} ${comparedWords(other.turns, answer.preset, other.preset)}`.trim();
 }
