@@ -31,6 +31,7 @@ from tests.process.wheel_environment import (
     required_by,
 )
 from tests.unit.index.written_office import docx, paragraph, run
+from tools.write_gguf import write_gguf
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -119,6 +120,16 @@ def engine_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
     }
     packages = linked(every, folder / "packages", left_out=missing)
     return install_wheel(wheel, folder, packages)
+
+
+def test_local_answers_with_a_gguf_file_and_has_no_torch(wheel: Path, tmp_path: Path) -> None:
+    names = names_with_all_they_need(required_by("local"))
+    assert not {"torch", "transformers", "tokenizers"} & names
+    local = install_wheel(wheel, tmp_path, linked(names, tmp_path / "packages"))
+    model = write_gguf(demo_folder("demo-draft"), tmp_path / "made.gguf", kind="Q8_0")
+    answered = local.run("tandem", "generate", "--target", str(model), "hello", "--max-tokens", "8")
+    assert answered.returncode == 0, answered.stderr
+    assert answered.stdout.strip()
 
 
 def test_the_base_has_neither_torch_nor_a_server(base: Installed) -> None:
