@@ -17,6 +17,7 @@ from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import LONGEST_ANSWER_S
+from tandem.net.endpoint import of_grpc, parse_endpoint
 from tandem.net.status import Rejected
 from tandem.netem.link_model import INSTANT, shape_from
 from tandem.suite.background import LoopThread
@@ -207,14 +208,16 @@ def connect_async(
     call_key_file: Place | None = None,
     insecure: bool = False,
 ) -> AsyncSuite:
-    """Return the suite that runs at HOST:PORT, its aggregator's gRPC port. Beyond this machine, the
-    connection needs TLS (three PEM files, as `tandem certs` makes them) and the key that the
-    service asks for; `insecure` connects without. Raises InvalidArgument naming what is wrong."""
-    host, _, port = endpoint.rpartition(":")
-    if not host or "/" in endpoint or not port.isdecimal():
-        raise InvalidArgument("endpoint", f"{endpoint!r} is not HOST:PORT")
+    """Return the suite that runs at `endpoint`: HOST:PORT or a URL, of its aggregator's HTTP or
+    gRPC port. Beyond this machine, the connection needs TLS (three PEM files, as `tandem certs`
+    makes them) and the key that the service asks for; `insecure` connects without. Raises
+    InvalidArgument naming what is wrong."""
+    try:
+        place = parse_endpoint(endpoint)
+    except ValueError as error:
+        raise InvalidArgument("endpoint", str(error)) from None
     access = client_access(
-        host,
+        place.host,
         tls_ca=tls_ca,
         tls_certificate=tls_certificate,
         tls_key=tls_key,
@@ -223,7 +226,9 @@ def connect_async(
     )
 
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
-        return await stack.enter_async_context(AggregatorClient(endpoint, access=access))
+        authorities = None if tls_ca is None else Path(tls_ca)
+        target = await asyncio.to_thread(of_grpc, place, authorities)
+        return await stack.enter_async_context(AggregatorClient(str(target), access=access))
 
     return AsyncSuite(opened)
 

@@ -47,9 +47,8 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 @click.command(cls=GroupedCommand)
 @click.option(
     "--endpoint",
-    metavar="URL",
-    help="HTTP API of a running aggregator, for example http://127.0.0.1:8000."
-    " Default: start an embedded suite.",
+    metavar="ADDRESS",
+    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one.",
 )
 @file_option("call_key_file")
 @click.option(

@@ -266,7 +266,7 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
         addresses = {"endpoint": suite.endpoint, "http": suite.http, **places, "pids": pids}
         click.echo(json.dumps({**addresses, "logs": logs, "documents": suite.documents}))
         return
-    click.echo(f"serving at {suite.endpoint}")
+    click.echo(f"serving at {suite.http}")
     for name, place in places.items():
         click.echo(f"  {name:16} {place}")
     if suite.described is not None:
@@ -280,5 +280,5 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     click.echo(f"OpenAI-compatible API at {suite.http}/v1")
     click.echo(f"in a browser: {suite.http}")
     click.echo(f"chat: tandem chat --endpoint {suite.http}")
-    click.echo(f'ask: tandem generate --endpoint {suite.endpoint} "Why is the sky blue?"')
+    click.echo(f'ask: tandem generate --endpoint {suite.http} "Why is the sky blue?"')
     click.echo("stop: Ctrl-C")

@@ -173,7 +173,9 @@ class EmbeddedSuite:
         from tandem.gateway.server import HttpServer
 
         documents = aggregator.requests.documents if self._documents is not None else None
-        settings = GatewaySettings(documents=documents)
+        settings = GatewaySettings(
+            documents=documents, grpc_port=int(self.target.rpartition(":")[2])
+        )
         app = make_app(aggregator.requests, self.metrics["aggregator"], settings)
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 

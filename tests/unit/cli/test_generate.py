@@ -233,7 +233,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (["--timeout", "0"], "--timeout: must be above 0, is 0"),
         (["--lost-cloud", "hope"], "'fail', 'wait', 'edge'"),
         (["--prompt-ids", "1"], "--prompt: give exactly one of TEXT, --prompt, --prompt-ids"),
-        (["--endpoint", "nowhere"], "'nowhere' is not HOST:PORT"),
+        (["--endpoint", "nowhere"], "'nowhere' is neither HOST:PORT nor a URL"),
         (["--endpoint", "h:1", "--draft", "x"], "--draft: the suite at --endpoint has its own"),
     ],
 )
@@ -279,9 +279,11 @@ def test_nobody_at_the_endpoint_is_one_line_and_code_1() -> None:
 
 def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
     choice = {
-        **dict.fromkeys(("draft_step_s", "further_s", "wait_s", "round_trip_s"), 0.003),
-        **{"schedule": "stream, window 6", "reason": "load", "decisions": 2, "sessions": 4.0},
-        **{"expected_tpot_s": 0.031, "cloud_alone_tpot_s": 0.074, "pass_s": 0.072},
+        **dict.fromkeys(
+            ("draft_step_s", "per_draft_token_s", "queue_wait_s", "round_trip_s"), 0.003
+        ),
+        **{"schedule": "stream, window 6", "reason": "load", "decisions": 2, "batch_sessions": 4.0},
+        **{"expected_tpot_s": 0.031, "cloud_alone_tpot_s": 0.074, "target_pass_s": 0.072},
         **{"acceptance_rate": 0.83, "cloud_alone_measured": True},
     }
     figures = {"preset": "auto", "tpot_s": 0.0312, "choice": choice}
