@@ -36,9 +36,10 @@ from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.request_options import generation_config_option
 from tandem.core.errors import TandemError
 from tandem.index.names import shown
+from tandem.net.lifecycle import port_fault
 from tandem.net.process import run_loop
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
-from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
+from tandem.suite.local_processes import HOST, LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.suite.models import choose_model
 from tandem.suite.requirements import require_packages
 from tandem.suite.suite_documents import SuiteDocuments
@@ -159,12 +160,22 @@ def up(**options: Any) -> int:
         cloud_draft=_cloud_draft(options),
     )
     configure_logging("critical")
+    _check_ports(settings)
     if settings.documents is not None:
         for passed_over in settings.documents.passed_over():
             click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
     parts = parts_of(settings) if options["try"] else (Part(settings, ()),)
     exit_code: int = run_loop(_run(parts, options["as_json"]))
     return exit_code
+
+
+def _check_ports(settings: LocalSuiteSettings) -> None:
+    """Refuse ports that are taken, before any model is loaded. Raises TandemError."""
+    for flag in ("port", "http_port", "metrics_port"):
+        port = getattr(settings, flag)
+        if port and (why := port_fault(HOST, port)):
+            other = f"choose another by --{flag.replace('_', '-')}, 0 for any"
+            raise TandemError(f"{why}, perhaps a suite that still runs; stop it, or {other}")
 
 
 def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:

@@ -152,8 +152,7 @@ def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsSer
     try:
         return serve_metrics(metrics.registry, host, port)
     except OSError as error:
-        why = f"{host}:{port} cannot be listened on: {listen_words(error)}"
-        raise PortInUse(f"metrics: {why}") from error
+        raise PortInUse(f"{listen_words(error, host, port)} (metrics)") from error
 
 
 async def _serve(
