@@ -207,6 +207,29 @@ def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:
         terminal.close()
 
 
+def test_what_is_typed_during_an_answer_is_hidden_and_waits_for_the_next_turn(url: str) -> None:
+    terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "480", "--preset", "ar")
+    try:
+        terminal.wait_for("> ")
+        terminal.type("hello\n")
+        terminal.wait_for("<")
+        terminal.type("/save kept")
+        terminal.type(".json\x03")
+        terminal.wait_for("(stopped)")
+        assert "kept" not in terminal.seen
+        terminal.wait_for("> ")
+        terminal.wait_for("/save kept.json")
+        terminal.type("\n")
+        terminal.wait_for("saved kept.json")
+        terminal.wait_for("> ")
+        terminal.type("again\n")
+        terminal.wait_for("<")
+        terminal.type("/exit\n")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+    finally:
+        terminal.close()
+
+
 @pytest.mark.parametrize(
     ("given", "url"),
     [
