@@ -306,6 +306,8 @@ def embedded_async(
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
         pair = await asyncio.to_thread(load_pair, draft_choice, target_choice)
         suite = await stack.enter_async_context(EmbeddedSuite(pair, link=link, documents=held))
+        for refused in suite.refused:
+            log.warning(refused.line())
         return await stack.enter_async_context(AggregatorClient(suite.target))
 
     return AsyncSuite(opened)

@@ -225,6 +225,8 @@ async def _embedded(
     memory = None if options["no_memory"] else MemoryLimits()
     async with EmbeddedSuite(pair, documents=documents, memory=memory) as suite:
         ready()
+        for refused in suite.refused:
+            click.echo(refused.line(), err=True)
         await _show(suite.target, request, options)
 
 

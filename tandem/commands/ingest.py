@@ -444,7 +444,7 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
         for refusal in tally.refusals:
             click.echo(f"refused {shown(refusal.id)}: {shown(refusal.why)}", err=True)
         for passed_over in tally.passed:
-            click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
+            click.echo(passed_over.line(), err=True)
 
 
 def _fail_if_refused(tally: Tally) -> None:

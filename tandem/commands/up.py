@@ -35,7 +35,6 @@ from tandem.commands.options import (
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.request_options import generation_config_option
 from tandem.core.errors import TandemError
-from tandem.index.names import shown
 from tandem.net.lifecycle import port_fault
 from tandem.net.process import run_loop
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
@@ -163,7 +162,7 @@ def up(**options: Any) -> int:
     _check_ports(settings)
     if settings.documents is not None:
         for passed_over in settings.documents.passed_over():
-            click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
+            click.echo(passed_over.line(), err=True)
     parts = parts_of(settings) if options["try"] else (Part(settings, ()),)
     exit_code: int = run_loop(_run(parts, options["as_json"]))
     return exit_code
@@ -266,6 +265,8 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Print the suite's addresses, and how to ask it."""
+    for refused in suite.refused:
+        click.echo(refused.line(), err=True)
     show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 from tandem.backends.model_source import ModelChoice, is_gguf
 from tandem.core.errors import TandemError
 from tandem.generation.client import AggregatorClient
+from tandem.index.extraction import Refusal
 from tandem.net.status import Rejected
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_group import LinkGroup
@@ -96,6 +97,7 @@ class LocalSuite:
         self.control: LinkControl | None = None
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
+        self.refused: list[Refusal] = []
         self.described: DescribeResponse | None = None
         """What the aggregator says of both models, once it can answer."""
         self.http = ""
@@ -168,7 +170,8 @@ class LocalSuite:
             await asyncio.gather(*waits)
         if settings.documents is not None:
             addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
-            self.documents = await fill(settings.documents, addresses)
+            filled = await fill(settings.documents, addresses)
+            self.documents, self.refused = filled.counts, filled.refused
 
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """Return the flags of each service; opens the emulated links."""
