@@ -109,13 +109,14 @@ _PLACES = {
 _DTYPES = {"draft": "int8 if it was made to draft, else float32", "target": "float32"}
 
 
-def _model_options(side: str) -> Callable[[Command], Command]:
+def side_options(side: str, default: str) -> Callable[[Command], Command]:
+    """Return the options of one side's model; `default` says which it is where none is named."""
     return together(
         click.option(
             f"--{side}",
             metavar="MODEL",
             help=f"{side.capitalize()} model: a folder, a GGUF file, a name of 'tandem models',"
-            f" {_PLACES[side]}. Default: {_DEFAULTS[side]}.",
+            f" {_PLACES[side]}. Default: {default}.",
         ),
         click.option(
             f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."
@@ -132,8 +133,8 @@ def _model_options(side: str) -> Callable[[Command], Command]:
 
 
 model_options = together(
-    _model_options("draft"),
-    _model_options("target"),
+    side_options("draft", _DEFAULTS["draft"]),
+    side_options("target", _DEFAULTS["target"]),
     click.option(
         "--demo",
         is_flag=True,

@@ -159,16 +159,16 @@ def up(**options: Any) -> int:
         cloud_draft=_cloud_draft(options),
     )
     configure_logging("critical")
-    _check_ports(settings)
+    check_ports(settings)
     if settings.documents is not None:
         for passed_over in settings.documents.passed_over():
             click.echo(passed_over.line(), err=True)
     parts = parts_of(settings) if options["try"] else (Part(settings, ()),)
-    exit_code: int = run_loop(_run(parts, options["as_json"]))
+    exit_code: int = run_loop(run_parts(parts, options["as_json"]))
     return exit_code
 
 
-def _check_ports(settings: LocalSuiteSettings) -> None:
+def check_ports(settings: LocalSuiteSettings) -> None:
     """Refuse ports that are taken, before any model is loaded. Raises TandemError."""
     for flag in ("port", "http_port", "metrics_port"):
         port = getattr(settings, flag)
@@ -194,7 +194,7 @@ def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
     return documents_of(options | {"rag": True} if options["try"] else options)
 
 
-async def _run(parts: Sequence[Part], as_json: bool) -> int:
+async def run_parts(parts: Sequence[Part], as_json: bool) -> int:
     """Run one suite after the other, and return the exit code. Interrupting a suite that serves is
     no failure."""
     suites = [LocalSuite(part.settings) for part in parts]
