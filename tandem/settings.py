@@ -67,12 +67,7 @@ LogLevel = Annotated[
 
 
 def _share_prefixes(value: object) -> object:
-    """Accept the boolean of older releases: true means all callers, false means none."""
-    text = str(value).strip().lower()
-    if text in ("true", "1", "yes", "on"):
-        return "*"
-    if text in ("false", "0", "no", "off"):
-        return ""
+    """Refuse groups that `parse_sharing` does not take."""
     if isinstance(value, str):
         try:
             parse_sharing(value)

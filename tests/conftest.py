@@ -22,7 +22,6 @@ LONGEST_FIRST = (
     "tests/process/test_services.py",
     "tests/docs/test_commands.py",
     "tests/lab/process/test_bench.py",
-    "tests/lab/process/test_cuts.py",
     "tests/process/test_wheel.py",
     "tests/process/test_chart_starts.py",
     "tests/examples/test_examples.py",

@@ -27,6 +27,8 @@ from tandem.telemetry.metric import MAX_LABEL_VALUES, OTHER, Metric, Series
 from tandem.telemetry.metrics import ALL_SERIES
 from tandem.telemetry.vllm_names import VLLM_NAMES
 from tools.chart_values import chart_values, default_text
+from tools.markdown_table import table
+from tools.python_reference import python_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "docs" / "reference"
@@ -49,6 +51,7 @@ def pages() -> dict[str, str]:
         "chart.md": chart(),
         "configuration.md": configuration(),
         "metrics.md": metrics(),
+        "python.md": f"{NOTE}\n\n{python_page()}",
     }
 
 
@@ -107,7 +110,7 @@ def _settings_table(fields: Mapping[str, FieldInfo]) -> str:
         )
         for name, field in fields.items()
     ]
-    return _table(("variable", "flag", "type", "default", "description"), rows)
+    return table(("variable", "flag", "type", "default", "description"), rows)
 
 
 def _type_text(field: FieldInfo) -> str:
@@ -193,7 +196,7 @@ def chart() -> str:
         group = value.name.partition(".")[0] if "." in value.name else "All components"
         groups.setdefault(group, []).append(row)
     for group, rows in groups.items():
-        parts += [f"## {group}", _table(("value", "default", "meaning"), rows)]
+        parts += [f"## {group}", table(("value", "default", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -217,7 +220,7 @@ def metrics() -> str:
     parts += [
         "## Names of vLLM",
         "With `--metrics-vllm-names` these are exported too, with the labels of ours.",
-        _table(("vLLM", "Tandem"), names),
+        table(("vLLM", "Tandem"), names),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -252,14 +255,7 @@ def _metrics_table(series: type[Series]) -> str:
             (family,) = metric.make_family(CollectorRegistry()).describe()
             labels = ", ".join(f"`{label}`" for label in more)
             rows.append((f"`{metric.name}`", family.type, labels, family.documentation))
-    return _table(("metric", "type", "more labels", "meaning"), rows)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines
-    )
+    return table(("metric", "type", "more labels", "meaning"), rows)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
 from tandem.control.cloud_draft_budget import tokens_per_pass, worth_drafting
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.controller import latency_aware
-from tandem.control.cost import expected_tpot_s, fastest
+from tandem.control.cost import expected_tpot_s, stream_within
+from tandem.control.latency_aware import latency_aware
+from tandem.control.schedule import cloud_alone
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import (
@@ -187,7 +188,8 @@ def schedule_of(preset: Preset, conditions: Conditions) -> Schedule:
         case Control.LATENCY_AWARE:
             return latency_aware(preset.schedule, conditions)
         case Control.LEAST_COST:
-            return fastest(preset.schedule, conditions)
+            options = cloud_alone(preset.schedule), stream_within(preset.schedule)
+            return min(options, key=lambda schedule: expected_tpot_s(schedule, conditions))
 
 
 def _step_times(preset: Preset, pair: PairTimes, link: LinkTimes, sizes: Sizes) -> StepTimes:

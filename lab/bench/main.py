@@ -223,26 +223,12 @@ _PRICES = click.option(
 _FRESH = click.option(
     "--fresh", is_flag=True, help="Compute everything again, also what an earlier run has saved."
 )
-_ARM = click.option(
-    "--part",
-    multiple=True,
-    help="Only this part: load, kill, drain, greedy, simulated or speed.",
-)
 _CROWD = click.option(
     "--part",
     multiple=True,
     help="Only this part: single-key, crowding, grammars, choices, logprobs, images, contexts,"
     " embeddings, windows, documents, tokenising, turns or letters.",
 )
-_STREAMS = click.option(
-    "--streams", multiple=True, type=click.IntRange(1, 200), help="Concurrent chats; repeatable."
-)
-_DILATION = click.option(
-    "--dilation",
-    type=click.FloatRange(1.0, 100.0),
-    help="Factor for all declared times. Default: 1, or 5 for more than 32 chats.",
-)
-_PRESET = click.option("--preset", help="Preset to compare with ar and cloud-draft. Default: auto.")
 _PRESETS = click.option(
     "--preset",
     multiple=True,
@@ -422,14 +408,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.top_k_bias",
         "Distance of the output of lossy presets from the target's distribution, by K.",
     ),
-    "truncation": Experiment(
-        "lab.bench.speculation.truncation",
-        "Acceptance and retained mass of truncated draft distributions, against TSLT's bound.",
-    ),
-    "trees": Experiment(
-        "lab.bench.speculation.trees",
-        "Acceptance of several candidates per position, and the cost of verifying a tree.",
-    ),
     "exits": Experiment(
         "lab.bench.speculation.exits",
         "Early exits: their cost to the verifier, miss rates by number and queue order.",
@@ -452,11 +430,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             *(_PAGE, _SIMULATE, _KEPT_ROWS),
             *(_DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
         ),
-    ),
-    "cuts": Experiment(
-        "lab.bench.speculation.cuts",
-        "Text of answers whose link is cut in the middle, against uncut runs.",
-        exact=True,
     ),
     "retriever": Experiment(
         "lab.bench.documents.retriever",
@@ -492,10 +465,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
         (_PEPS,),
     ),
-    "document-kv": Experiment(
-        "lab.bench.two_sided.document_kv",
-        "Time to the first draft after documents, computed, from memory and from disk.",
-    ),
     "faults": Experiment(
         "lab.bench.faults.faults",
         "What clients see while services are killed, the link is dead and disks fail.",
@@ -507,11 +476,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Time to the first token of nine well-behaved tenants beside one that takes all it can.",
         (_CROWD,),
         exact=True,
-    ),
-    "fleet": Experiment(
-        "lab.bench.faults.fleet_load",
-        "Many chats over HTTP on edges and verifiers that are killed, drained or overloaded.",
-        (_ARM, _STREAMS, _PRESET, _DILATION),
     ),
     "capacity": Experiment(
         "lab.bench.faults.capacity",

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from lab.commands.sim_fleet import SimOrFleet
 from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
 from tandem.backends.interface import Engine
 from tandem.commands.model_notes import chosen_pair
@@ -33,8 +32,7 @@ from tandem.testing.simulation.model_times import ModelTimes
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 
 
-@click.command(cls=SimOrFleet)
-@click.option("--fleet", is_flag=True, help="Simulate many edges: tandem sim --fleet --help.")
+@click.command()
 @click.option(
     "--preset", "presets", type=click.Choice(list(PRESETS)), multiple=True, help="Default: all."
 )

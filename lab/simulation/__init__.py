@@ -1,1 +1,1 @@
-"""Figures of simulated answers, a link whose speed varies, fleets of edges and verifiers."""
+"""Figures of simulated answers, a link whose speed varies, sessions that share a verifier."""

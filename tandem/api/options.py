@@ -5,13 +5,19 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from operator import attrgetter, index
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any, cast, get_type_hints
 
+from tandem.api.argument_types import as_type
 from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.core.prompt import Prompt, Turn
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import (
+    DEFAULT_PRESET,
+    LONGEST_ANSWER_S,
+    RAG_PRESET,
+    GenerationRequest,
+)
 from tandem.generation.request_fields import RequestFields, given_fields
 from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
@@ -29,48 +35,62 @@ Message = Mapping[str, str]
 
 
 class GenerationOptions(RequestFields, total=False):
-    """Keyword arguments of `generate`, `stream` and `chat`; all may be left out. Those of the table
-    of request fields stand in `tandem/generation/request_fields.py`; `seed` is random by default.
-    """
+    """Keyword arguments of `generate`, `stream` and `chat`. All may be left out, and so is one that
+    is None. Those of the table of request fields stand in `tandem/generation/request_fields.py`."""
 
-    preset: str | Preset | AggregationPreset
-    """Decoding method: a name, or a method made by `tandem.preset`. Default: `auto`, or
-    `dragon-coupled` if `rag` is true."""
-    overrides: Mapping[str, Choice]
-    """Settings of the preset to override, for example {"window": 8}."""
-    logit_bias: Mapping[int, float]
-    """Values to add to logits, by token id."""
-    banned_token_ids: Sequence[int]
-    """Token ids that are never generated."""
-    allowed_token_ids: Sequence[int]
-    """Only these token ids may be generated."""
-    json_schema: str | Mapping[str, Any]
-    """JSON schema that the answer must match."""
-    regex: str
-    """Regular expression that the whole answer must match."""
-    grammar: str
-    """Grammar in Lark syntax that the answer must match."""
-    stop: str | Sequence[str]
-    """Stop before any of these strings."""
-    stop_token_ids: Sequence[int]
-    """Stop after any of these tokens, in addition to the model's end-of-text tokens."""
-    rag: bool
-    """Answer from the documents on the device and in the cloud."""
-    images: Sequence[bytes]
-    """PNG, JPEG or WebP images, for vision models."""
-    logprobs: bool
-    """Return the log-probability of each token."""
-    top_logprobs: int
-    """Also return this many of the most likely tokens at each position, at most 5. Requires
-    `logprobs`."""
-    timeout_s: float
-    """Maximum seconds for the whole answer. Default: a day."""
+    preset: Annotated[
+        str | Preset | AggregationPreset,
+        "Decoding method: a name, or a method made by `tandem.preset`. Default: `auto`, or"
+        " `dragon-coupled` if `rag` is true.",
+    ]
+    overrides: Annotated[
+        Mapping[str, Choice],
+        'Settings of the preset to override, for example `{"window": 8}`.',
+    ]
+    logit_bias: Annotated[Mapping[int, float], "Values to add to logits, by token id."]
+    banned_token_ids: Annotated[Sequence[int], "Token ids that are never generated."]
+    allowed_token_ids: Annotated[Sequence[int], "Only these token ids may be generated."]
+    json_schema: Annotated[str | Mapping[str, Any], "JSON schema that the answer must match."]
+    regex: Annotated[str, "Regular expression that the whole answer must match."]
+    grammar: Annotated[str, "Grammar in Lark syntax that the answer must match."]
+    stop: Annotated[str | Sequence[str], "Stop before any of these strings."]
+    stop_token_ids: Annotated[
+        Sequence[int],
+        "Stop after any of these tokens, in addition to the model's end-of-text tokens.",
+    ]
+    rag: Annotated[bool, "Answer from the documents on the device and in the cloud."]
+    images: Annotated[Sequence[bytes], "PNG, JPEG or WebP images, for vision models."]
+    logprobs: Annotated[bool, "Return the log-probability of each token."]
+    top_logprobs: Annotated[
+        int,
+        "Also return this many of the most likely tokens at each position, at most 5. Requires"
+        " `logprobs`.",
+    ]
+    timeout_s: Annotated[float, "Maximum seconds for the whole answer."]
+
+
+DEFAULTS: GenerationOptions = {
+    "overrides": {},
+    "logit_bias": {},
+    "banned_token_ids": (),
+    "allowed_token_ids": (),
+    "stop": (),
+    "stop_token_ids": (),
+    "rag": False,
+    "images": (),
+    "logprobs": False,
+    "top_logprobs": 0,
+    "timeout_s": LONGEST_ANSWER_S,
+}
+"""Of the options that are not in the table; those without one are off."""
 
 
 def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     """Return a new method: the preset `base` with other settings, as in
     `preset("coupled", window=8)`. Raises InvalidArgument for an unknown preset or field, and for
     settings that do not fit together."""
+    as_type("preset", str, base)
+    as_type("overrides", Mapping[str, Choice], choices)
     known: Mapping[str, Preset | AggregationPreset] = {**PRESETS, **AGGREGATION_PRESETS}
     if base not in known:
         raise unknown_name("preset", base, known)
@@ -79,54 +99,73 @@ def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     return composed
 
 
+def given_options(options: GenerationOptions) -> GenerationOptions:
+    """Return the options that are not None, each of its type, with the defaults of others. Raises
+    InvalidArgument naming the option, and TypeError for one that does not exist, as Python does for
+    any other function."""
+    hints = get_type_hints(GenerationOptions)
+    for name in options:
+        if name not in hints:
+            close = get_close_matches(name, sorted(hints), n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(hints))}"
+            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
+    given = {
+        name: as_type(name, hints[name], value)
+        for name, value in options.items()
+        if value is not None
+    }
+    return cast("GenerationOptions", {**DEFAULTS, **given})
+
+
+def conversation(messages: str | Sequence[Message]) -> Sequence[Message]:
+    """Return the turns of a conversation; of a text, one turn of the user. Raises
+    InvalidArgument("messages")."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    turns: Sequence[Message] = as_type("messages", Sequence[Message], messages)
+    if not turns:
+        raise InvalidArgument("messages", "must not be empty")
+    return turns
+
+
 def request_of(
     prompt: str | Sequence[int] | Sequence[Message], options: GenerationOptions
 ) -> GenerationRequest:
-    """Return the request; one without a seed gets one. Raises InvalidArgument naming the option,
-    and TypeError for one that does not exist, as Python does for any other function."""
-    _check_names(options)
+    """Return the request; one without a seed gets one. Raises InvalidArgument naming the option."""
+    options = {**DEFAULTS, **options}
     name, choices = _method(options)
-    stop = options.get("stop", ())
+    stop = options["stop"]
     drawn = {"seed": secrets.randbelow(SEED_BELOW)}
     request = GenerationRequest(_prompt(prompt)).with_fields(
         **drawn | given_fields(options),
         preset=name,
-        overrides=(*choices, *_overrides(options.get("overrides", {}))),
+        overrides=(*choices, *_overrides(options["overrides"])),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=tuple(options.get("stop_token_ids", ())),
-        logit_bias=tuple(options.get("logit_bias", {}).items()),
-        banned_token_ids=tuple(options.get("banned_token_ids", ())),
-        allowed_token_ids=tuple(options.get("allowed_token_ids", ())),
+        stop_token_ids=tuple(options["stop_token_ids"]),
+        logit_bias=tuple(options["logit_bias"].items()),
+        banned_token_ids=tuple(options["banned_token_ids"]),
+        allowed_token_ids=tuple(options["allowed_token_ids"]),
         grammar=_grammar(options),
-        images=tuple(options.get("images", ())),
-        logprobs=options.get("logprobs", False),
-        top_logprobs=options.get("top_logprobs", 0),
+        images=tuple(options["images"]),
+        logprobs=options["logprobs"],
+        top_logprobs=options["top_logprobs"],
     )
-    request.validate(rag=options.get("rag", False))
+    request.validate(rag=options["rag"])
     return request
 
 
-def _check_names(options: GenerationOptions) -> None:
-    known = GenerationOptions.__optional_keys__
-    for name in options:
-        if name not in known:
-            close = get_close_matches(name, sorted(known), n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
-            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
-
-
-def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, Sequence) or not prompt:
-        raise InvalidArgument("prompt", "must be a text, token ids or messages, and not empty")
+def _prompt(prompt: Any) -> Prompt:
+    given = as_type("prompt", str | Sequence[int] | Sequence[Message], prompt)
+    if isinstance(given, str):
+        return given
+    if not given:
+        raise InvalidArgument("prompt", "must not be empty")
+    if not isinstance(given[0], Mapping):
+        return tuple(given)
     try:
-        if isinstance(prompt[0], Mapping):
-            return tuple(Turn(turn["role"], turn["content"]) for turn in prompt)  # type: ignore[index]
-        return tuple(index(token) for token in prompt)  # type: ignore[arg-type]
-    except (KeyError, TypeError):
-        why = "must be whole numbers, or messages with a role and a content"
-        raise InvalidArgument("prompt", why) from None
+        return tuple(Turn(turn["role"], turn["content"]) for turn in given)
+    except KeyError as error:
+        raise InvalidArgument("prompt", f"a message has no {error}") from None
 
 
 def _grammar(options: GenerationOptions) -> Grammar | None:

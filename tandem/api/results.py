@@ -1,10 +1,28 @@
 """What a caller gets: a finished answer, or its pieces as they are committed."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from tandem.core.errors import TandemError
 from tandem.generation.client import Generated, TopLogprobs
 from tandem.generation.figures import Figures, figures_of
+
+_Text = Annotated[str, Field(description="Without special tokens.")]
+_TokenIds = Annotated[tuple[int, ...], Field(description="In the target model's vocabulary.")]
+_Sources = Annotated[
+    tuple[str, ...],
+    Field(
+        description="Who made each token: `draft`, `cloud_draft` (a draft of the cloud itself),"
+        " `target`, or `edge` (the cloud was lost); in answers from documents `device`, `cloud`,"
+        " `both` or `recovered`."
+    ),
+]
+_Logprobs = Annotated[
+    tuple[float, ...],
+    Field(description="Log-probability of each token, if `logprobs` asked for it."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,31 +30,32 @@ class Piece:
     """Tokens that were committed together, and their text. A token that ends within a character has
     its text in a later piece."""
 
-    text: str
-    token_ids: tuple[int, ...]
-    token_sources: tuple[str, ...]
-    logprobs: tuple[float, ...] = ()
+    text: _Text
+    token_ids: _TokenIds
+    token_sources: _Sources
+    logprobs: _Logprobs = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished answer.
+    """A finished answer."""
 
-    `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
-    `token_sources`: who made each token: `draft`, `cloud_draft` (a draft of the cloud itself),
-    `target` or `edge` (the cloud was lost), and from two sides' documents `device`, `cloud`, `both`
-    or `recovered`. `logprobs` and `top_logprobs` (id, text and log-probability of the likeliest
-    tokens) where they were asked for.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    token_sources: tuple[str, ...]
-    finish_reason: str
-    seed: int
-    figures: Figures
-    logprobs: tuple[float, ...] = ()
-    top_logprobs: tuple[TopLogprobs, ...] = ()
+    text: _Text
+    token_ids: _TokenIds
+    token_sources: _Sources
+    finish_reason: Annotated[
+        str, Field(description="`stop`, `length` or another reason, as the service names it.")
+    ]
+    seed: Annotated[int, Field(description="Gives the same text again, with the same options.")]
+    figures: Annotated[Figures, Field(description="What the answer took.")]
+    logprobs: _Logprobs = ()
+    top_logprobs: Annotated[
+        tuple[TopLogprobs, ...],
+        Field(
+            description="For each token, the id, text and log-probability of the most likely ones,"
+            " if `top_logprobs` asked for them."
+        ),
+    ] = ()
 
 
 def answer_of(result: Generated, seed: int) -> Answer:

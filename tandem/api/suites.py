@@ -1,22 +1,34 @@
 """Suites for Python programs, in this process or elsewhere. Invariant: leaving a stream early ends
 the request on every service; when a suite is closed, nothing of it listens and no thread runs."""
 
+from __future__ import annotations
+
 import asyncio
+import concurrent.futures.thread  # noqa: F401  # ends its executors after `_close_all`
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, Self, Unpack
 
 from tandem.api.access import Place, client_access
+from tandem.api.argument_types import typed_arguments
 from tandem.api.errors import typed
-from tandem.api.options import GenerationOptions, Message, request_of
+from tandem.api.options import (
+    GenerationOptions,
+    Message,
+    conversation,
+    given_options,
+    request_of,
+)
 from tandem.api.results import Answer, Piece, Progress, answer_of
 from tandem.backends.model_source import AUTO
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
-from tandem.generation.request import LONGEST_ANSWER_S
 from tandem.net.endpoint import of_grpc, parse_endpoint
 from tandem.net.status import Rejected
 from tandem.netem.link_model import INSTANT, shape_from
@@ -115,22 +127,24 @@ class AsyncSuite:
             return stream.answer
 
     async def chat(
-        self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
+        self, messages: str | Sequence[Message], **options: Unpack[GenerationOptions]
     ) -> Answer:
-        """Return the whole answer to a conversation, in the model's own chat template."""
-        async with self.stream(messages, **options) as stream:
+        """Return the whole answer to a conversation, or to a text as its only turn, in the model's
+        own chat template."""
+        async with self.stream(conversation(messages), **options) as stream:
             async for _ in stream:
                 pass
             return stream.answer
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
         """Stream the answer to a text, token ids or a conversation, as it is committed."""
-        timeout_s = options.get("timeout_s", LONGEST_ANSWER_S)
+        given = given_options(options)
+        timeout_s = given["timeout_s"]
         if not timeout_s > 0:
             raise InvalidArgument("timeout_s", f"must be above 0, is {timeout_s:g}")
-        request = request_of(prompt, options)
+        request = request_of(prompt, given)
         if self._client is None:
-            raise RuntimeError("the suite is not open; use it as a context manager")
+            raise FailedPrecondition("the suite is not open; use it with 'async with'")
         growing = self._client.stream(request, timeout_s)
         return AsyncStream(growing, request.params.seed, self._client.target)
 
@@ -138,9 +152,10 @@ class AsyncSuite:
 class Stream:
     """AsyncStream without asyncio: iterate over it, or use it as a context manager."""
 
-    def __init__(self, stream: AsyncStream, thread: LoopThread) -> None:
+    def __init__(self, stream: AsyncStream, thread: LoopThread, suite: Suite) -> None:
         self._stream = stream
         self._thread = thread
+        self._suite = suite  # which is closed when nobody holds it any more
 
     @property
     def answer(self) -> Answer:
@@ -168,37 +183,78 @@ class Stream:
 
 
 class Suite:
-    """AsyncSuite without asyncio, made by `embedded` and `connect`: a context manager. Threads may
-    share it. It runs an event loop on a thread of its own."""
+    """AsyncSuite without asyncio, made by `embedded` and `connect`. Threads may share it, and it
+    works where an event loop runs, as in a notebook: its own is on another thread.
+
+    It opens when it is entered (`with`) or first asked, and stays open until it is left or closed,
+    until nothing refers to it any more, or until the program ends."""
 
     def __init__(self, suite: AsyncSuite) -> None:
         self._suite = suite
-        self._thread = LoopThread("tandem")
+        self._changing = threading.Lock()  # `_thread` and `_closed`
+        self._thread: LoopThread | None = None
+        self._closed = False
 
     def __enter__(self) -> Self:
-        self._thread.enter(self._suite)
+        self._opened()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if self._thread is not None:  # may be called on any thread, even that of the loop
+            threading.Thread(target=self._thread.leave, args=(self._suite,)).start()
+
     def close(self) -> None:
-        """End what runs, and what was started in this process."""
-        self._thread.leave(self._suite)
+        """End what runs, and what was started in this process. What is asked then is
+        FailedPrecondition."""
+        with self._changing:
+            thread, self._thread, self._closed = self._thread, None, True
+        if thread is not None:
+            thread.leave(self._suite)
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerationOptions]) -> Answer:
         """Return the whole answer to a text or token ids."""
-        return self._thread.run(self._suite.generate(prompt, **options))
+        return self._opened().run(self._suite.generate(prompt, **options))
 
-    def chat(self, messages: Sequence[Message], **options: Unpack[GenerationOptions]) -> Answer:
-        """Return the whole answer to a conversation, in the model's own chat template."""
-        return self._thread.run(self._suite.chat(messages, **options))
+    def chat(
+        self, messages: str | Sequence[Message], **options: Unpack[GenerationOptions]
+    ) -> Answer:
+        """Return the whole answer to a conversation, or to a text as its only turn, in the model's
+        own chat template."""
+        return self._opened().run(self._suite.chat(messages, **options))
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Stream the answer to a text, token ids or a conversation, as it is committed."""
-        return Stream(self._suite.stream(prompt, **options), self._thread)
+        thread = self._opened()
+        return Stream(self._suite.stream(prompt, **options), thread, self)
+
+    def _opened(self) -> LoopThread:
+        with self._changing:
+            if self._closed:
+                raise FailedPrecondition("the suite is closed")
+            if self._thread is None:
+                thread = LoopThread("tandem")
+                thread.enter(self._suite)
+                self._thread = thread
+                _open_suites.add(self)
+            return self._thread
 
 
+_open_suites: weakref.WeakSet[Suite] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for suite in list(_open_suites):
+        suite.close()
+
+
+# `atexit` would be too late: closing needs executors, which end before what is registered there.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+
+
+@typed_arguments
 def connect_async(
     endpoint: str,
     *,
@@ -208,10 +264,19 @@ def connect_async(
     call_key_file: Place | None = None,
     insecure: bool = False,
 ) -> AsyncSuite:
-    """Return the suite that runs at `endpoint`: HOST:PORT or a URL, of its aggregator's HTTP or
-    gRPC port. Beyond this machine, the connection needs TLS (three PEM files, as `tandem certs`
-    makes them) and the key that the service asks for; `insecure` connects without. Raises
-    InvalidArgument naming what is wrong."""
+    """Return the suite that runs elsewhere. Beyond this machine, the connection needs TLS and the
+    key that the service asks for.
+
+    Args:
+        endpoint: HOST:PORT or a URL, of its aggregator's HTTP or gRPC port.
+        tls_ca: PEM file of the authority that signed the service's certificate, as `tandem certs`
+            makes it.
+        tls_certificate: PEM file of the caller's certificate.
+        tls_key: PEM file of its key.
+        call_key_file: file of the key that the service asks for.
+        insecure: connect without TLS and key.
+
+    Raises InvalidArgument naming what is wrong."""
     try:
         place = parse_endpoint(endpoint)
     except ValueError as error:
@@ -233,6 +298,7 @@ def connect_async(
     return AsyncSuite(opened)
 
 
+@typed_arguments
 def embedded_async(
     draft: Place | None = None,
     target: Place | None = None,
@@ -247,8 +313,8 @@ def embedded_async(
     exits: str = "auto",
     threads: int = 0,
     batch_invariant: bool = False,
-    device_documents: Iterable[Place] = (),
-    cloud_documents: Iterable[Place] = (),
+    device_documents: Sequence[Place] = (),
+    cloud_documents: Sequence[Place] = (),
     index_folder: Place | None = None,
     embedding: str = "auto",
     rtt_s: float = 0.0,
@@ -257,23 +323,39 @@ def embedded_async(
     mbps_up: float | None = None,
     mbps_down: float | None = None,
 ) -> AsyncSuite:
-    """Return a suite of two models in this process, which talk over loopback gRPC; by default, of
-    the best chat model on this machine, with its draft model if it has one, or of the included
-    `demo` pair, a toy.
+    """Return a suite of two models in this process, which talk over loopback gRPC. They are loaded
+    when the suite opens.
 
-    `draft` and `target`: folders, GGUF files, names that `tandem models` lists, or hub models as
-    NAME@COMMIT; `engine_…`: the back ends that compute them; `dtype_…`: None is float32, or int8
-    for a model that was trained to draft. A target without a draft has its drafts looked up in the
-    text. What is decided about models that nobody named is logged as a warning. `exits`: the
-    target's early exits, a folder, "none" or "auto". `threads`: of each model's passes on a CPU; 0:
-    as its engine sees fit. `batch_invariant`: compute each token of a GGUF target to the same bits
-    in every pass. With `device_documents` or `cloud_documents` (files
-    and folders), answers can be asked for with `rag=True`, and a draft that only drafts gives way
-    to the target's own model; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6 bit/s;
-    `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between edge and
-    cloud. The models are loaded when the suite is entered. Raises CannotLoad for a model that
-    cannot be read, or where none is on this machine; InvalidArgument naming any other argument.
-    """
+    Args:
+        draft: the draft model: a folder, a GGUF file, a name that `tandem models` lists, or a hub
+            model as NAME@COMMIT. None: the one that was made for the target, or drafts that are
+            looked up in the text.
+        target: the target model, named alike. None: the best chat model on this machine.
+        demo: take the included demo pair, a toy.
+        engine_draft: back end that computes the draft model.
+        engine_target: back end that computes the target model.
+        device_draft: device of the draft model.
+        device_target: device of the target model.
+        dtype_draft: data type of the draft model. None: float32, or int8 for a model that was
+            trained to draft.
+        dtype_target: data type of the target model. None: float32.
+        exits: the target's early exits: a folder, "none" or "auto".
+        threads: CPU threads of each model's passes. 0: as its engine sees fit.
+        batch_invariant: compute each token of a GGUF target to the same bits in every pass.
+        device_documents: files and folders for answers with `rag=True`, which stay on the device. A
+            draft that only drafts then gives way to the target's own model.
+        cloud_documents: files and folders for these answers that the cloud has.
+        index_folder: keep both indexes of documents in this folder. None: in a temporary one.
+        embedding: how documents are found: "auto", "lexical", or an embedding model.
+        rtt_s: round trip of an emulated link between edge and cloud, in seconds.
+        mbps: bandwidth of that link in 10^6 bit/s. None: not limited.
+        jitter_s: jitter of that link, in seconds.
+        mbps_up: its bandwidth to the cloud, where it differs.
+        mbps_down: its bandwidth from the cloud, where it differs.
+
+    What is decided about models that nobody named is logged as a warning. Raises CannotLoad for a
+    model that cannot be read, or where none is on this machine; InvalidArgument naming any other
+    argument."""
     if demo and draft is not None:
         raise InvalidArgument("demo", "sets both models; leave out target and draft")
     target_choice = choose_target(
@@ -314,11 +396,11 @@ def embedded_async(
 
 
 def _blocking(make: Callable[Arguments, AsyncSuite], name: str) -> Callable[Arguments, Suite]:
+    @wraps(make)
     def made(*arguments: Arguments.args, **options: Arguments.kwargs) -> Suite:
         return Suite(make(*arguments, **options))
 
     made.__name__ = made.__qualname__ = name
-    made.__doc__ = make.__doc__
     signature = inspect.signature(make).replace(return_annotation="Suite")
     made.__signature__ = signature  # type: ignore[attr-defined]  # which `help` shows
     return made

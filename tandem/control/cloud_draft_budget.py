@@ -8,8 +8,9 @@ in."""
 
 from __future__ import annotations
 
+from tandem.control.acceptance import PooledAcceptanceRate
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
-from tandem.control.pass_budget import PassBudget, UsualAcceptance
+from tandem.control.pass_budget import PassBudget
 
 _MOST_FED = 4
 """Tokens that a draft step feeds of each session at most: the one or two that the last pass added,
@@ -17,14 +18,14 @@ with room for a few of an edge's drafts."""
 
 
 class CloudDraftBudget:
-    """For all sessions of a verifier. `usual`: the acceptance rate of the draft model's drafts in
+    """For all sessions of a verifier. `acceptance`: the rate of the draft model's drafts in
     all of them; `passes`: the budget of the target's passes."""
 
-    __slots__ = ("_config", "_passes", "_reading_row_s", "_step_s", "usual")
+    __slots__ = ("_config", "_passes", "_reading_row_s", "_step_s", "acceptance")
 
     def __init__(self, passes: PassBudget, config: ControllerConfig = DEFAULT_CONFIG) -> None:
         # Drafts cost the cloud's time even where they are bad: the guess is soon given up.
-        self.usual = UsualAcceptance(config, guessed=config.few_tokens / 2)
+        self.acceptance = PooledAcceptanceRate(config, guessed=config.few_tokens / 2)
         self._config = config
         self._passes = passes
         self._step_s = 0.0
@@ -63,7 +64,7 @@ class CloudDraftBudget:
         nothing is known of such drafts: many sessions learn more from one each than one from
         many."""
         few = self._config.few_tokens
-        seen = self.usual.seen
+        seen = self.acceptance.judged
         first = 1 + seen
         if self._passes.alone:
             first *= 2

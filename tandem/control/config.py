@@ -55,9 +55,9 @@ class ControllerConfig:
     sentence_tokens: int = 16
     """Tokens of a short sentence. What earlier answers say of acceptance counts for so many drafts;
     and twice as many drafts ago, or passes, counts a third."""
-    usual_tokens: int = 500
-    """Tokens after which what is usual has changed: sentences of some thirty sessions that share a
-    cloud."""
+    pooled_tokens: int = 500
+    """Tokens after which the rate of all sessions has changed: sentences of some thirty sessions
+    that share a cloud."""
     short_answer_tokens: int = 50
     """Tokens. Where nothing is known of drafts, a trial may count on so many before they came."""
 
@@ -88,8 +88,8 @@ class ControllerConfig:
     try_share: float = 0.01
     """Share of a cloud's passes that drafts may cost which are tried although they are not expected
     to pay, before any of them is accepted."""
-    choose_every_s: float = 0.06
-    """Seconds between two choices at least: a choice takes the edge's event loop, on the processors
+    decide_every_s: float = 0.06
+    """Seconds between two decisions at least: one takes the edge's event loop, on the processors
     that a cloud on the same machine computes with."""
 
     # Passes that sessions share.
@@ -104,9 +104,9 @@ class ControllerConfig:
         return 1 - 1 / (2 * self.sentence_tokens)
 
     @property
-    def usual_keep(self) -> float:
-        """Factor by which a token reduces the weight of what is usual."""
-        return 1 - 1 / self.usual_tokens
+    def pooled_keep(self) -> float:
+        """Factor by which a token reduces the weight in the rate of all sessions."""
+        return 1 - 1 / self.pooled_tokens
 
     @property
     def surest(self) -> float:

@@ -17,17 +17,7 @@ from math import ceil, inf
 from tandem.control.cloud_draft_budget import tokens_per_pass, worth_drafting
 from tandem.control.conditions import Conditions
 from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
-from tandem.control.schedule import Schedule, cloud_alone
-
-
-def fastest(
-    limits: Schedule, conditions: Conditions, config: ControllerConfig = DEFAULT_CONFIG
-) -> Schedule:
-    """Return the schedule of the least expected time: the cloud alone, or the stream."""
-    alone = cloud_alone(limits)
-    stream = stream_within(limits, config)
-    gains = expected_tpot_s(stream, conditions, config) < expected_tpot_s(alone, conditions, config)
-    return stream if gains else alone
+from tandem.control.schedule import Schedule
 
 
 def stream_within(limits: Schedule, config: ControllerConfig = DEFAULT_CONFIG) -> Schedule:

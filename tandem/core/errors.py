@@ -66,7 +66,8 @@ def check_count(count: int, most: int, field: str) -> None:
 
 
 class FailedPrecondition(TandemError):
-    """The two ends do not fit each other: another model, another vocabulary, another version."""
+    """The two ends do not fit each other: another model, another vocabulary, another version; or a
+    suite that is asked is not open."""
 
 
 class DataLoss(TandemError):

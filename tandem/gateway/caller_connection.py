@@ -1,17 +1,23 @@
-"""One caller's connection, on uvicorn's HTTP/1.1: how long it may be idle, how long it may let what
-it asked for wait to be read, and how many there may be. Invariant: a caller that does nothing, or
-reads nothing, holds neither a descriptor nor an answer for longer than the limits say."""
+"""The callers' connections: how long each may be idle, how long it may let what it asked for wait
+to be read, and how many there may be. Invariant: a caller that does nothing, or reads nothing,
+holds neither a descriptor nor an answer for longer than the limits say."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
+
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,68 +30,133 @@ class ConnectionLimits:
     write_s: float = 30.0
 
 
-class CallerConnection(H11Protocol):
-    """Limits are the attribute `limits` of the server's configuration."""
+class Callers:
+    """The connections of one server."""
 
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._connections: dict[Address, CallerConnection] = {}
+        self._idle: dict[CallerConnection, None] = {}
+        """Those of which no request is handled, the one that has been idle longest first."""
+
+    def connection(self, **of_uvicorn: Any) -> asyncio.Protocol:
+        """Return the protocol of a new connection; uvicorn calls this instead of a class."""
+        return CallerConnection(self, H11Protocol(**of_uvicorn))
+
+    def watched(self, app: ASGIApp) -> ASGIApp:
+        """Wrap the application of this server, so that it is known whose requests are handled."""
+
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            connection = self._connections.get(scope["client"])
+            if connection is None:  # it is closed by now
+                return await app(scope, receive, send)
+            with connection.answering():
+                await app(scope, receive, send)
+
+        return watched
+
+    def cut_off(self) -> None:
+        """Close all connections at once."""
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+    def add(self, connection: CallerConnection) -> None:
+        """Take in a connection. If there are too many, close the one that has been idle longest: a
+        stranger with many silent connections loses the oldest of them to the next caller."""
+        self._connections[connection.address] = connection
+        self.note_idle(connection)
+        if len(self._connections) > self.limits.connections:
+            oldest = next(iter(self._idle))
+            self.remove(oldest)
+            oldest.abort()
+
+    def remove(self, connection: CallerConnection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        self.note_busy(connection)
+
+    def note_idle(self, connection: CallerConnection) -> None:
+        self._idle[connection] = None
+
+    def note_busy(self, connection: CallerConnection) -> None:
+        self._idle.pop(connection, None)
+
+
+class CallerConnection(asyncio.Protocol):
+    """Hands what happens on a connection on to `protocol`, which speaks HTTP."""
+
+    address: Address = ("", 0)
+    _transport: asyncio.Transport
+    _idling: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
+    def __init__(self, callers: Callers, protocol: asyncio.Protocol) -> None:
+        self._callers = callers
+        self._protocol = protocol
+        self._requests = 0
+        """That are handled; one that comes before the last one's answer is complete waits."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._limits: ConnectionLimits = self.config.limits  # type: ignore[attr-defined]
-        self._idle_since_s: float | None = self.loop.time()
-        if len(self.connections) > self._limits.connections:
-            self._make_room()
+        self._transport = transport
+        host, port, *_ = transport.get_extra_info("peername") or self.address
+        self.address = str(host), int(port)
+        self._callers.add(self)
+        self._idling = self._abort_after(self._callers.limits.idle_s)
+        self._protocol.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unset_stalled()
-        super().connection_lost(exc)
+        self._callers.remove(self)
+        _cancel(self._idling, self._stalled)
+        self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Start a time limit for the caller to read on: it has not read for so long that every
         buffer on the way is full."""
-        super().pause_writing()
+        self._protocol.pause_writing()
         if self._stalled is None:
-            self._stalled = self.loop.call_later(self._limits.write_s, self._give_up)
+            loop = asyncio.get_running_loop()
+            self._stalled = loop.call_later(self._callers.limits.write_s, self._give_up)
 
     def resume_writing(self) -> None:
-        self._unset_stalled()
-        super().resume_writing()
+        _cancel(self._stalled)
+        self._stalled = None
+        self._protocol.resume_writing()
 
-    @property
-    def is_answered(self) -> bool:
-        """True if one of its requests is being handled."""
-        return self.cycle is not None and not self.cycle.response_complete
+    def abort(self) -> None:
+        self._transport.abort()
 
-    def idle_for_s(self) -> float:
-        """Return how long ago it should have begun its next request; 0 while one is handled."""
-        if self.is_answered:
-            self._idle_since_s = None
-            return 0.0
-        if self._idle_since_s is None:
-            self._idle_since_s = self.loop.time()
-        return self.loop.time() - self._idle_since_s
-
-    def close_if_idle(self) -> None:
-        """Close the connection if it is idle: what it has not read of its last answer by now it
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Handle one of its requests. What it has not read of its last answer `idle_s` later, it
         never will."""
-        if self.idle_for_s() > self._limits.idle_s:
-            self.transport.abort()
+        self._requests += 1
+        _cancel(self._idling)
+        self._callers.note_busy(self)
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests and not self._transport.is_closing():
+                self._callers.note_idle(self)
+                self._idling = self._abort_after(self._callers.limits.idle_s)
 
-    def _make_room(self) -> None:
-        """Close the connection that has been idle longest: a stranger with many silent connections
-        loses the oldest of them to the next caller."""
-        connections = (each for each in self.connections if isinstance(each, CallerConnection))
-        idle = [each for each in connections if not each.is_answered]
-        max(idle, key=CallerConnection.idle_for_s).transport.abort()
+    def _abort_after(self, delay_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, self._transport.abort)
 
     def _give_up(self) -> None:
         """Close the connection of a caller that does not read; its requests end as if it had
         left."""
-        self._stalled = None
-        log.warning("caller does not read", waited_s=self._limits.write_s)
-        self.transport.abort()
+        log.warning("caller does not read", waited_s=self._callers.limits.write_s)
+        self._transport.abort()
 
-    def _unset_stalled(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+
+def _cancel(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.errors import listen_words
-from tandem.gateway.caller_connection import CallerConnection, ConnectionLimits
+from tandem.gateway.caller_connection import Callers, ConnectionLimits
 from tandem.net.certificates import load_pair
 from tandem.net.lifecycle import PortInUse
 from tandem.net.reloaded import Reloaded, read_file
@@ -22,8 +22,6 @@ BACKLOG = 1024
 CLOSE_S = 2
 """What the last answers get to reach their callers."""
 _LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
-HANDSHAKE_S = 10.0
-"""What a caller gets for TLS's handshake."""
 
 
 class HttpsCertificate:
@@ -66,10 +64,11 @@ class HttpServer:
         self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'http' if certificate is None else 'https'}://{shown}:{self.port}"
+        self._callers = Callers(limits or ConnectionLimits())
         self._server = _Server(
-            _Config(
-                _ended_quietly(_last_after_two_lengths(app)),
-                http=CallerConnection,
+            uvicorn.Config(
+                self._callers.watched(_ended_quietly(_last_after_two_lengths(app))),
+                http=self._callers.connection,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -79,12 +78,12 @@ class HttpServer:
                 # Nothing here asks who the caller is, or by which name it came.
                 proxy_headers=False,
                 timeout_graceful_shutdown=CLOSE_S + 1,
+                backlog=BACKLOG,
                 ssl_context_factory=(
                     None if certificate is None else lambda *_: certificate.listening()
                 ),
             )
         )
-        self._server.config.limits = limits or ConnectionLimits()
         self._serving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -100,54 +99,13 @@ class HttpServer:
         """Stop the server. Answers under way get `CLOSE_S`; then their callers are cut off."""
         self._server.should_exit = True
         assert self._serving is not None
-        cutting = asyncio.get_running_loop().call_later(CLOSE_S, self._server.cut_off)
+        cutting = asyncio.get_running_loop().call_later(CLOSE_S, self._callers.cut_off)
         await self._serving
         cutting.cancel()
         self._socket.close()
 
 
-class _Config(uvicorn.Config):
-    limits = ConnectionLimits()
-
-
 class _Server(uvicorn.Server):
-    """Closes connections that only take up room: opened, and no whole request begun in time."""
-
-    config: _Config
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start like uvicorn, with a limit for handshakes."""
-        loop = asyncio.get_running_loop()
-        certificate = self.config.ssl
-        handshake_s = None if certificate is None else HANDSHAKE_S
-        self.servers = [
-            await loop.create_server(
-                self._connection,
-                sock=each,
-                ssl=certificate,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=handshake_s,
-            )
-            for each in sockets or ()
-        ]
-        self.started = True
-
-    def _connection(self) -> CallerConnection:
-        return CallerConnection(self.config, self.server_state, app_state={})
-
-    async def on_tick(self, counter: int) -> bool:
-        for connection in self._connections():
-            connection.close_if_idle()
-        return await super().on_tick(counter)
-
-    def cut_off(self) -> None:
-        for connection in self._connections():
-            connection.transport.abort()
-
-    def _connections(self) -> list[CallerConnection]:
-        connections = self.server_state.connections
-        return [each for each in connections if isinstance(each, CallerConnection)]
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture no signals: the service has its own handlers, which drain it."""

@@ -34,7 +34,7 @@ TopLogprobs = tuple[tuple[int, str, float], ...]
 @dataclass(slots=True)
 class LikelyTokens:
     """Tokens with their log-probabilities, and what they spell. Lists are of one length, or empty
-    where nothing was told of it: `token_bytes` by services of an older release."""
+    where nothing was told of it."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

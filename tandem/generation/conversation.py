@@ -18,6 +18,7 @@ from tandem.net.status import (
     retry_after_s,
 )
 from tandem.net.stream_limits import ServedStream
+from tandem.net.uncancelled import uncancelled
 from tandem_api.common.v1 import generation_pb2 as pb
 
 Stream = ServedStream[pb.GenerateRequest, pb.GenerateResponse]
@@ -49,7 +50,7 @@ async def answers_to(
     `describe`, another call to the same service, may meet it again."""
     try:
         await call.write(start)
-        while isinstance(answer := await call.read(), pb.GenerateResponse):
+        while isinstance(answer := await uncancelled(call.read()), pb.GenerateResponse):
             yield answer
         code = await call.code()
         details = plain_details(code, await call.details() or "")

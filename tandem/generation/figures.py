@@ -33,12 +33,14 @@ Kind = TypeVar("Kind", "Figures", "SideFigures", "ChoiceFigures")
 class SideFigures:
     """One side of an answer from two sides' documents."""
 
-    documents: int
-    document_tokens: int
-    drafted: int
-    accepted: int
-    decode_s: float
-    acceptance_rate: Rate | None
+    documents: Annotated[int, Field(description="Documents used.")]
+    document_tokens: Annotated[int, Field(description="Tokens of these documents.")]
+    drafted: Annotated[
+        int, Field(description="Tokens that this side drafted in time to be judged.")
+    ]
+    accepted: Annotated[int, Field(description="Drafted tokens that became part of the answer.")]
+    decode_s: Annotated[float, Field(description="Time spent drafting.")]
+    acceptance_rate: Annotated[Rate | None, Field(description="Accepted of drafted tokens.")]
     names: Annotated[
         tuple[str, ...],
         Field(description="Names of the documents used. Only reported for the device."),
@@ -50,14 +52,22 @@ class ChoiceFigures:
     """The last schedule that the preset chose, and the estimates it was based on. Times are in
     seconds."""
 
-    schedule: str
-    reason: str
-    decisions: int
+    schedule: Annotated[
+        str, Field(description="The schedule in words, such as `stream, window 6`.")
+    ]
+    reason: Annotated[
+        str,
+        Field(
+            description="What had changed most: `first`, `acceptance`, `round_trip`, `load` or"
+            " `step_times`; or `trial`: chosen to be measured."
+        ),
+    ]
+    decisions: Annotated[int, Field(description="Number of times that a schedule was chosen.")]
     expected_tpot_s: Annotated[float, Field(description="Time per token, with this schedule.")]
     cloud_alone_tpot_s: Annotated[
         float, Field(description="Time per token of a cloud that decodes without drafts.")
     ]
-    acceptance_rate: Rate
+    acceptance_rate: Annotated[Rate, Field(description="Probability that a draft is accepted.")]
     draft_step_s: Annotated[float, Field(description="Time of the draft model for one token.")]
     target_pass_s: Annotated[
         float, Field(description="Time of the target model for a pass without drafts.")
@@ -85,30 +95,34 @@ class Figures:
     A field that has the name of one of `Summary` has its value; `figures_of` computes the others.
     """
 
-    preset: str
+    preset: Annotated[str, Field(description="Name of the decoding method.")]
     ttft_s: Annotated[float | None, Field(description="Time to the first token.")]
     tpot_s: Annotated[float | None, Field(description="Mean time per token after the first.")]
-    duration_s: float
-    tokens: int
-    rounds: int
-    drafted: int
-    accepted: int
+    duration_s: Annotated[
+        float, Field(description="Time from the request to the end of the answer.")
+    ]
+    tokens: Annotated[int, Field(description="Tokens of the answer.")]
+    rounds: Annotated[int, Field(description="Times that drafts were verified.")]
+    drafted: Annotated[int, Field(description="Tokens that the device drafted for verification.")]
+    accepted: Annotated[int, Field(description="Draft tokens that became part of the answer.")]
     acceptance_rate: Annotated[Rate | None, Field(description="Accepted of drafted tokens.")]
-    target_passes: int
-    uplink_bytes: int
-    downlink_bytes: int
-    prompt_tokens: int
-    resumes: int
+    target_passes: Annotated[int, Field(description="Forward passes of the target model.")]
+    uplink_bytes: Annotated[int, Field(description="Bytes sent to the cloud.")]
+    downlink_bytes: Annotated[int, Field(description="Bytes received from the cloud.")]
+    prompt_tokens: Annotated[int, Field(description="Tokens of the prompt.")]
+    resumes: Annotated[int, Field(description="Times that a lost connection was restored.")]
     unverified: Annotated[
         tuple[int, ...],
         Field(description="Positions of tokens that the target model did not verify."),
     ]
-    links_lost: int
-    predrafted: int
-    predraft_hits: int
-    predraft_misses: int
-    predraft_miss_rate: Rate | None
-    early_verdicts: int
+    links_lost: Annotated[int, Field(description="Times that the link was found dead.")]
+    predrafted: Annotated[int, Field(description="Tokens drafted ahead of verdicts.")]
+    predraft_hits: Annotated[
+        int, Field(description="Times that a needed draft had been made ahead.")
+    ]
+    predraft_misses: Annotated[int, Field(description="Times that it had not.")]
+    predraft_miss_rate: Annotated[Rate | None, Field(description="Misses of hits and misses.")]
+    early_verdicts: Annotated[int, Field(description="Verdicts by the target model's early exits.")]
     lossy: Annotated[
         bool, Field(description="True if the preset may change the target's distribution.")
     ]
@@ -133,7 +147,9 @@ class Figures:
     cloud_drafted: Annotated[
         int, Field(description="Drafts that the cloud made itself, and judged.")
     ]
-    cloud_accepted: int
+    cloud_accepted: Annotated[
+        int, Field(description="Drafts of the cloud that became part of the answer.")
+    ]
     same_bits: Annotated[
         bool | None,
         Field(
@@ -152,11 +168,30 @@ class Figures:
             " Null if the cloud took no part, or for answers from documents."
         ),
     ]
-    side_moves: int | None = None
-    fetches: int | None = None
-    device: SideFigures | None = None
-    cloud: SideFigures | None = None
-    choice: ChoiceFigures | None = None
+    side_moves: Annotated[
+        int | None,
+        Field(
+            description="Times that aggregation moved from the device. Only for answers from"
+            " documents."
+        ),
+    ] = None
+    fetches: Annotated[
+        int | None,
+        Field(
+            description="Lists of likely tokens that had to be longer. Only for answers from"
+            " documents."
+        ),
+    ] = None
+    device: Annotated[
+        SideFigures | None, Field(description="The device's part. Only for answers from documents.")
+    ] = None
+    cloud: Annotated[
+        SideFigures | None, Field(description="The cloud's part. Only for answers from documents.")
+    ] = None
+    choice: Annotated[
+        ChoiceFigures | None,
+        Field(description="The schedule chosen, for presets that choose one, such as `auto`."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +274,7 @@ def answer_figures(result: Generated) -> dict[str, Any]:
 
 def speculative_decoding_metrics(summaries: Sequence[Summary]) -> DraftingMetrics | None:
     """Return what vLLM reports of drafting for an answer, over several; None if no drafts were
-    verified, or if a drafter of an earlier version does not report it."""
+    verified."""
     histogram = [
         sum(counts)
         for counts in zip_longest(*(s.acceptance_histogram for s in summaries), fillvalue=0)
@@ -434,7 +469,7 @@ def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
 
 def _exactness(summary: Summary, unverified: Sequence[int]) -> str | None:
     """Return how the text relates to what the target alone would give. None if no cloud took part,
-    for answers from two sides' documents, and for servers of earlier versions."""
+    and for answers from two sides' documents."""
     if summary.HasField("device"):
         return None
     if summary.lossy or unverified:

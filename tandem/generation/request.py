@@ -40,7 +40,6 @@ from tandem.specdec.overrides import (
     Override,
     OverrideValue,
     check_overrides,
-    parse_overrides,
     with_overrides,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, PRESETS, Preset
@@ -263,7 +262,6 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
             params=params_to_proto(request.params),
             lost_cloud=_POLICIES[request.lost_cloud],
             truncate=_TRUNCATE[request.truncate],
-            overrides=map(str, request.overrides),
             preset_overrides=map(_override_to_proto, request.overrides),
             **{name: getattr(request, name) for name in _SAME},
         )
@@ -278,7 +276,6 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
 def request_from_proto(message: pb.Generation) -> GenerationRequest:
     """Decode and validate a request. Raises InvalidArgument naming the field."""
     check_count(len(message.stop), MAX_STOPS, "stop")
-    check_count(len(message.overrides), MAX_OVERRIDES, "overrides")
     check_count(len(message.preset_overrides), MAX_OVERRIDES, "overrides")
     check_count(len(message.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
     check_count(len(message.params.images), MAX_IMAGES, "images")
@@ -291,7 +288,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         **same_fields(message, _SAME) | {"preset": message.preset or DEFAULT_PRESET},
         prompt=prompt_from_proto(message),
         params=params,
-        overrides=_overrides_from_proto(message),
+        overrides=tuple(Override(each.field, _value_of(each)) for each in message.preset_overrides),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         truncate=truncates.get(message.truncate, Truncate.NONE),
         thinking_token_budget=message.thinking_token_budget
@@ -314,13 +311,6 @@ def _override_to_proto(override: Override) -> pb.PresetOverride:
         return pb.PresetOverride(field=override.field, word=value)
     numbers = pb.WholeNumbers(numbers=value)
     return pb.PresetOverride(field=override.field, whole_numbers=numbers)
-
-
-def _overrides_from_proto(message: pb.Generation) -> tuple[Override, ...]:
-    """Decode the overrides; callers of an older release send them as texts alone."""
-    if not message.preset_overrides:
-        return parse_overrides(message.overrides)
-    return tuple(Override(each.field, _value_of(each)) for each in message.preset_overrides)
 
 
 def _value_of(override: pb.PresetOverride) -> OverrideValue:

@@ -15,6 +15,8 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
+from tandem.index.function_words import function_words, without_asking
+
 MOST_QUERY_WORDS = 512
 LONGEST_WORD = 128
 
@@ -24,15 +26,6 @@ COMMON_SHARE = 0.5
 FEW_SCORED = 1_000
 MOST_SCORED = 10_000
 """Chunks that the words of one query may match in all, the rarest words first."""
-
-_FUNCTION_WORDS = """
-a about am an and any are as at be been but by can could did do does for from had has have how i if
-in into is it its me my of on or our s shall should so t than that the their them then there these
-they this those to us was we were what when where which who whom whose why will with would you your
-"""
-FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
-"""Words of English that ask rather than tell. Few documents have "what", so its rarity would count
-for more than what is asked for."""
 
 _PAIRED = (
     "\u0e01-\u0e4f\u0e81-\u0ecf"  # Thai, Lao
@@ -62,16 +55,11 @@ def words_of(text: str) -> list[str]:
 
 
 def query_words(query: str) -> list[str]:
-    """Return the distinct words to search for. Function words count where there are no others, and
+    """Return the distinct words to search for. Words that ask count where there are no others, and
     a letter of a run of paired ones where it is alone."""
-    words: list[str] = []
-    for run in _RUN.findall(_folded(query)):
-        if _IS_PAIRED.match(run):
-            words += _pairs(run) or [run]
-        else:
-            words += _parts(run)
-    distinct = list(dict.fromkeys(words))[:MOST_QUERY_WORDS]
-    return [word for word in distinct if word not in FUNCTION_WORDS] or distinct
+    words = _asked(without_asking(query)) or _asked(query)
+    asking = function_words(words)
+    return [word for word in words if word not in asking] or words
 
 
 def telling(frequencies: Mapping[str, int], chunks: int) -> list[str]:
@@ -92,6 +80,16 @@ def rarity(frequency: int, chunks: int) -> float:
     """Return the weight of a word that `frequency` of the chunks have: its inverse document
     frequency, as BM25 has it, over 0."""
     return math.log1p(max(0.0, chunks - frequency + 0.5) / (frequency + 0.5))
+
+
+def _asked(query: str) -> list[str]:
+    words: list[str] = []
+    for run in _RUN.findall(_folded(query)):
+        if _IS_PAIRED.match(run):
+            words += _pairs(run) or [run]
+        else:
+            words += _parts(run)
+    return list(dict.fromkeys(words))[:MOST_QUERY_WORDS]
 
 
 def _folded(text: str) -> str:

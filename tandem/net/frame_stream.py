@@ -95,9 +95,8 @@ class FrameStream(Generic[Out, In]):
             self._outgoing.put_nowait(None)
             await asyncio.wait(self._tasks[:1], timeout=flush_s)
             await asyncio.wait(self._tasks[1:], timeout=flush_s)
-        for task in self._tasks:
-            task.cancel()
-        self._call.cancel()
+        self._tasks[0].cancel()
+        self._call.cancel()  # so the reader ends: cancelled while it reads, it would lose memory
         await self._connection.release(self._channel)
 
     def close_in_background(

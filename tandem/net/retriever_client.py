@@ -12,6 +12,7 @@ import grpc
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.status import Rejected, details_of, plain_details, refusal
+from tandem.net.uncancelled import uncancelled
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
@@ -61,7 +62,7 @@ class RetrieverClient:
         call = self._stub.Ingest(timeout=timeout_s)
         sending = asyncio.create_task(_send(call, uploads))
         try:
-            while isinstance(answer := await call.read(), pb.IngestResponse):
+            while isinstance(answer := await uncancelled(call.read()), pb.IngestResponse):
                 yield answer
             code = await call.code()
             details = await call.details()

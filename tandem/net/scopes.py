@@ -31,8 +31,7 @@ class Scope(StrEnum):
     """Over HTTP: have documents found by everybody. Whoever may, writes into all tenants' answers,
     and takes places that their own documents would have: that is more than to write one's own."""
     ADMIN = "admin"
-    """What operators do: reflection, snapshots of documents; over HTTP metrics, and changes of an
-    emulated link."""
+    """What operators do: reflection, snapshots of documents; over HTTP metrics."""
 
 
 OPEN = None

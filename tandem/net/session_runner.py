@@ -19,6 +19,7 @@ from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch
 from tandem.net.frame_stream import BROKEN, FATAL, LASTING, end_status, retry_s, stuck_s
 from tandem.net.status import STATUS_LOST, Rejected, upstream_rejection
+from tandem.net.uncancelled import uncancelled
 from tandem.specdec.events import Commit, Reconnect
 from tandem.specdec.liveness import Phase
 from tandem.telemetry.logging import get_logger
@@ -337,12 +338,12 @@ class Diagnosis:
 
     def tick(self, now: float) -> None:
         if self._asking is None and now - self._heard_s >= ASK_AFTER_S:
-            self._asking = asyncio.ensure_future(self._ask())
+            self._asking = asyncio.ensure_future(uncancelled(self._ask()))
 
     async def answer(self) -> str:
         """Return why the peer is silent; empty if nothing is known within ANSWER_WITHIN_S."""
         if self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask())
+            self._asking = asyncio.ensure_future(uncancelled(self._ask()))
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 return await self._asking

@@ -4,7 +4,6 @@ error as INTERNAL without its inner words."""
 
 import asyncio
 import errno
-import gc
 import inspect
 import math
 import os
@@ -282,8 +281,7 @@ def _metadata_of(error: Exception) -> Metadata:
 
 def engine_silent_s(metadata: Any) -> float:
     """Return the seconds of a stuck engine in a status's metadata; 0 for an engine that works.
-    They come from another service, so they may be anything. From another service, so it may be
-    anything."""
+    From another service, so it may be anything."""
     for key, value in metadata or ():
         if key == ENGINE_SILENT_S:
             with suppress(TypeError, ValueError):
@@ -297,40 +295,15 @@ async def end_call(
     details: str,
     metadata: Metadata = (),
 ) -> NoReturn:
-    """End the call with this status; behind a frame that is not read, without one."""
+    """End the call with this status; behind a frame that is not read, without one: such a call
+    stays open until its caller leaves or has passed its deadline, and holds nothing but that
+    frame."""
     try:
         async with asyncio.timeout(STATUS_S):
             await context.abort(code, details, metadata)
     except (TimeoutError, grpc.aio.InternalError):
         log.warning("caller does not read", status=code.name)
-    await _reset_this_call()
     raise asyncio.CancelledError
-
-
-async def _reset_this_call() -> None:
-    """Have this call reset on the wire once its handler, which runs in this task, has ended.
-
-    gRPC resets a call that is given back unfinished. grpc.aio does that once its own task learns
-    that the caller has left, which never happens if a caller neither reads nor leaves. So that task
-    is woken here as if the caller had left, and then the future it waited for is cancelled, so that
-    it is not woken twice. Where another version of grpc.aio has no such task, the call stays open
-    until the caller's deadline, holding nothing of ours."""
-    handler = asyncio.current_task()
-    for task in asyncio.all_tasks():
-        coroutine = task.get_coro()
-        if getattr(coroutine, "__name__", "") != "_schedule_rpc_coro":
-            continue
-        scopes = gc.get_referents(coroutine)
-        if any(referent is handler for scope in scopes for referent in gc.get_referents(scope)):
-            waiter = getattr(task, "_fut_waiter", None)
-            if isinstance(waiter, asyncio.Task):
-                return  # a task of the call itself: it is ending already
-            if isinstance(waiter, asyncio.Future) and not waiter.done():
-                waiter.set_result(None)
-                await asyncio.sleep(0)
-                asyncio.Future.__init__(waiter, loop=waiter.get_loop())
-                waiter.cancel()
-            return
 
 
 class WholeMessages(grpc.aio.ServerInterceptor):

@@ -19,6 +19,7 @@ import grpc
 
 from tandem.core.errors import InvalidArgument
 from tandem.net.status import Overdue, errors_as_status
+from tandem.net.uncancelled import uncancelled
 from tandem.settings import ServiceSettings
 
 Frame = TypeVar("Frame")
@@ -120,13 +121,13 @@ class ServedStream(Generic[Request, Response]):
     async def read(self, first: bool = False) -> Any:
         """Return the next message, or `grpc.aio.EOF` once the caller has half-closed."""
         self._clock.waits(time.monotonic(), first)
-        frame = await self._context.read()
+        frame = await uncancelled(self._context.read())
         self._clock.heard()
         return frame
 
     async def read_in_its_time(self) -> Any:
         """Read like `read`, while the caller has nothing to say except that it leaves."""
-        return await self._context.read()
+        return await uncancelled(self._context.read())
 
     async def write(self, message: Response) -> None:
         self._clock.writes(time.monotonic())

@@ -21,8 +21,8 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 
-ASIDE_S = 5.0
-"""What a job is set aside for has to be done in that time, or the job fails."""
+BLOCKED_TIMEOUT_S = 5.0
+"""What a job is blocked by has to be done in that time, or the job fails."""
 
 
 class GroupJob(ABC, Generic[Result]):
@@ -49,7 +49,7 @@ class GroupJob(ABC, Generic[Result]):
     def result(self) -> Result:
         """Return the outcome of a job that is done."""
 
-    def overdue(self) -> Exception:
+    def timeout_error(self) -> Exception:
         """Return the error of the job if what it `awaits` takes too long."""
         return TimeoutError("what a job needs is late")
 

@@ -2,7 +2,7 @@
 
 A job asks for one forward pass or several in a row (a draft of n tokens); jobs join and leave
 between passes, which is continuous batching; long prompts go through in chunks. A job that needs
-more than its logits, as the masks of a grammar, is set aside until that is there. Invariants: the
+more than its logits, as the masks of a grammar, is blocked until that is there. Invariants: the
 engine and its sessions are touched by this thread alone; the event loop only hands jobs over and
 gets results back. Nobody waits for an engine that is stuck: a second thread watches it, and fails
 what waits."""
@@ -38,14 +38,14 @@ from tandem.core.processors import Pending
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.chunked_prefill import CHUNKS_ALONE, ChunkRows, PrefillTurns
-from tandem.runtime.coming_jobs import ComingJobs
 from tandem.runtime.engine_jobs import (
-    ASIDE_S,
+    BLOCKED_TIMEOUT_S,
     Done,
     GroupJob,
     JobHandle,
     settle,
 )
+from tandem.runtime.expected_jobs import ExpectedJobs
 from tandem.runtime.loop_notifier import LoopNotifier
 from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.watchdog import STUCK_AFTER_S, TICK_S, EngineState, Watchdog
@@ -66,15 +66,15 @@ Opened = TypeVar("Opened", bound=Closing)
 
 
 GRACE_S = 0.002
-"""What a pass waits for all its jobs together before any is set aside: a usual mask is nearly
-ready, and a job that is set aside may miss the next pass."""
+"""What a pass waits for all its jobs together before any is blocked: a usual mask is nearly
+ready, and a job that is blocked may miss the next pass."""
 
 BEGIN_S = 0.0005
 """What a loop waits at most for a pass to begin: some four times as long as it takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
+class _Blocked:
     """A job whose logits wait until `pending` is done."""
 
     handle: JobHandle[Any]
@@ -118,24 +118,24 @@ class EngineThread:
         name: str,
         on_pass: Callable[[float, int, int], None] = lambda seconds, jobs, tokens: None,
         stuck_after_s: float = STUCK_AFTER_S,
-        aside_s: float = ASIDE_S,
+        blocked_timeout_s: float = BLOCKED_TIMEOUT_S,
         pass_times: PassTimes | None = None,
     ) -> None:
-        """Start the engine's thread and its watchdog. `aside_s`: how long a job may be set aside
-        before it fails. `pass_times`: what the engine's passes take, if that was measured."""
-        self._aside_s = aside_s
+        """Start the engine's thread and its watchdog. `blocked_timeout_s`: how long a job may be
+        blocked before it fails. `pass_times`: what the engine's passes take, if it is known."""
+        self._blocked_timeout_s = blocked_timeout_s
         self.engine = engine
         self._on_pass = on_pass
         self._telling_failed = False
         # What the thread is to do between passes; None: end.
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._active: list[JobHandle[object]] = []
-        self._aside: list[_Aside] = []
+        self._blocked: list[_Blocked] = []
         self._elsewhere: list[_Elsewhere] = []
         self._woken = False
         self._notifier = LoopNotifier()
         self._delay = BatchingDelay()
-        self.coming_jobs = ComingJobs(self._delay.drafted, self._all_came)
+        self.expected_jobs = ExpectedJobs(self._delay.drafted, self._all_came)
         self._submitted = self._pass_number = self._awaited = 0
         self._ended_s = self._wait_until_s = 0.0
         # Whether the last pass was over one job alone that ended with it, whether one is under way,
@@ -193,7 +193,7 @@ class EngineThread:
         """Let the pass over what was just submitted begin before this loop goes on, where only one
         job is about: wait for it, `BEGIN_S` at most. What the loop does next, and the processes
         that it wakes, would take the interpreter and the cores that the thread needs to begin."""
-        if self._was_alone and not self._passing and not len(self.coming_jobs):
+        if self._was_alone and not self._passing and not len(self.expected_jobs):
             self._begun.wait(BEGIN_S)
 
     def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
@@ -325,16 +325,16 @@ class EngineThread:
         engine = self.engine
         while self._receive():
             self._drop_cancelled()
-            self._resume_set_aside()
+            self._resume_blocked()
             self._collect()
             if self._active and isinstance(engine, DefersPasses):
                 for handle in list(self._active):
                     self._begin(engine, handle)
             elif self._active:
                 self._pass(list(self._active))
-        aside = [one.handle for one in self._aside]
+        blocked = [one.handle for one in self._blocked]
         elsewhere = [one.handle for one in self._elsewhere]
-        for handle in [*self._active, *aside, *elsewhere]:
+        for handle in [*self._active, *blocked, *elsewhere]:
             self._end(handle, Unavailable("the engine stopped during the job"))
         self._notifier.send()
 
@@ -342,9 +342,9 @@ class EngineThread:
         for handle in [handle for handle in self._active if handle.cancelled]:
             handle.close()
             self._active.remove(handle)
-        for aside in [aside for aside in self._aside if aside.handle.cancelled]:
-            aside.handle.close()
-            self._aside.remove(aside)
+        for blocked in [blocked for blocked in self._blocked if blocked.handle.cancelled]:
+            blocked.handle.close()
+            self._blocked.remove(blocked)
         for one in [one for one in self._elsewhere if one.handle.cancelled]:
             one.begun.cancel()
             one.handle.close()
@@ -353,7 +353,7 @@ class EngineThread:
     def _receive(self) -> bool:
         """Take what was handed over; False once the thread is to end. With nothing to do, wait for
         it; with jobs at hand, at most until those that follow from the last pass are there, or one
-        that was set aside goes on."""
+        that was blocked goes on."""
         while True:
             left_s = self._wait_s()
             try:
@@ -384,7 +384,7 @@ class EngineThread:
             return 0.0
         if self._active:
             return self._wait_until_s - now
-        return min((aside.due_s - now for aside in self._aside), default=None)
+        return min((blocked.due_s - now for blocked in self._blocked), default=None)
 
     def _pass(self, handles: list[JobHandle[object]]) -> None:
         """Run one packed forward pass; if it fails, each job gets a pass of its own, and only its
@@ -453,7 +453,7 @@ class EngineThread:
         """Give each job the logits of its requests, those of low priority once the others' results
         are on their way. Returns how many jobs ended."""
         active = len(self._active)
-        aside = len(self._aside)
+        blocked = len(self._blocked)
         rows = iter(logits)
         fed = [(handle, list(islice(rows, len(requests)))) for handle, requests in batch.jobs]
         for handle, _ in fed:
@@ -463,8 +463,8 @@ class EngineThread:
         if low_priority := [job for job in fed if job[0].low_priority]:
             self._notifier.send()
             self._take(low_priority)
-        set_aside = len(self._aside) - aside
-        return active - len(self._active) - set_aside
+        newly_blocked = len(self._blocked) - blocked
+        return active - len(self._active) - newly_blocked
 
     def _account(self, batch: _Batch, started_s: float, ended: int) -> None:
         """Count the pass, decide how long the next one waits, and wake the event loops."""
@@ -493,12 +493,12 @@ class EngineThread:
             self._telling_failed = True
 
     def _take(self, passed: list[tuple[JobHandle[object], list[Logits]]]) -> None:
-        """Have the jobs take their logits, and end those that are done; set those aside that await
+        """Have the jobs take their logits, and end those that are done; block those that await
         more for longer than a moment."""
         grace_ends_s = time.perf_counter() + GRACE_S
         for handle, logits in passed:
             if (pending := handle.awaits) is not None and not _done_by(pending, grace_ends_s):
-                self._set_aside(handle, logits, pending)
+                self._block(handle, logits, pending)
             else:
                 self._take_one(handle, logits)
 
@@ -546,27 +546,28 @@ class EngineThread:
                 self._take([(one.handle, logits)])
             self._notifier.send()
 
-    def _set_aside(self, handle: JobHandle[object], logits: list[Logits], pending: Pending) -> None:
+    def _block(self, handle: JobHandle[object], logits: list[Logits], pending: Pending) -> None:
         # An engine may write the next pass's logits where these are.
         kept = [np.array(rows) for rows in logits]
         self._active.remove(handle)
-        self._aside.append(_Aside(handle, kept, pending, time.perf_counter() + self._aside_s))
+        due_s = time.perf_counter() + self._blocked_timeout_s
+        self._blocked.append(_Blocked(handle, kept, pending, due_s))
         pending.add_done_callback(lambda done: self._inbox.put(self._wake))
 
     def _wake(self) -> None:
         self._woken = True
 
-    def _resume_set_aside(self) -> None:
+    def _resume_blocked(self) -> None:
         """Go on with the jobs that have what they awaited; fail those that have waited too long."""
         self._woken = False
         now = time.perf_counter()
-        for aside in list(self._aside):
-            if aside.pending.done():
-                self._aside.remove(aside)
-                self._active.append(aside.handle)
-                self._take_one(aside.handle, aside.logits)
-            elif now >= aside.due_s:
-                self._end(aside.handle, aside.handle.job.overdue())
+        for blocked in list(self._blocked):
+            if blocked.pending.done():
+                self._blocked.remove(blocked)
+                self._active.append(blocked.handle)
+                self._take_one(blocked.handle, blocked.logits)
+            elif now >= blocked.due_s:
+                self._end(blocked.handle, blocked.handle.job.timeout_error())
             else:
                 continue
             self._notifier.send()
@@ -574,7 +575,7 @@ class EngineThread:
     def _end(self, handle: JobHandle[object], outcome: Done[object] | Exception) -> None:
         if handle in self._active:
             self._active.remove(handle)
-        self._aside = [aside for aside in self._aside if aside.handle is not handle]
+        self._blocked = [blocked for blocked in self._blocked if blocked.handle is not handle]
         handle.close()
         handle.post(outcome, self._notifier)
 
@@ -594,7 +595,7 @@ class EngineThread:
         self._wait_until_s = ended_s + wait_s
 
         def reacted() -> None:
-            drafting = len(self.coming_jobs)
+            drafting = len(self.expected_jobs)
             follow = self._submitted - submitted + drafting
             delay.reacted(time.perf_counter() - ended_s, ended, follow)
             if drafting:

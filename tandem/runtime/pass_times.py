@@ -18,7 +18,6 @@ DRAFT_ROWS = (2, 5)
 computes one row by other code than several charges most for the first further one."""
 PROMPT_ROWS = (16, 64, 256)
 """Tokens of the passes that are measured for what a prompt takes, until one is long enough."""
-MOST_SHARE = 0.99
 _LONG_ENOUGH_S = 0.1
 """What the further tokens of a pass have to take, to say what more of them would."""
 _REPEATS = 3
@@ -37,15 +36,14 @@ class PassTimes:
     further_s: float
     longest_rows: int
     longest_s: float
-    drafts_pay: bool = True
-    """Of an engine elsewhere, whether a pass over four drafts, of which three stand, is faster than
-    these tokens one by one, which are read from one answer and from another one after it."""
+    drafts_never_pay: bool = False
+    """Of an engine elsewhere, whether a pass over four drafts, of which three stand, is no faster
+    than these tokens one by one, which are read from one answer and from another one after it."""
 
     @property
     def row_share(self) -> float:
-        """What a further token adds, as a share of a pass over one token: 1 where drafts do not
-        pay, and less where they may."""
-        return min(self.further_s / self.first_s, MOST_SHARE) if self.drafts_pay else 1.0
+        """What a further token adds, as a share of a pass over one token."""
+        return self.further_s / self.first_s
 
     @property
     def prompt_row_s(self) -> float:
@@ -90,7 +88,7 @@ def measure_pass_times(
         min(max(0.0, further_s), first_s),
         longest_rows,
         longest_s,
-        drafts_pay=not following_s or round_s < (most - 1) * first_s,
+        drafts_never_pay=bool(following_s) and round_s >= (most - 1) * first_s,
     )
 
 

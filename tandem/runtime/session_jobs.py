@@ -17,7 +17,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.frozen import frozen
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import RowsAfter
-from tandem.runtime.engine_jobs import ASIDE_S, Job
+from tandem.runtime.engine_jobs import BLOCKED_TIMEOUT_S, Job
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
@@ -265,8 +265,10 @@ class VerifyJob(Job[Verification]):
         reader = work.prompt_reader
         self.read_rows = None if reader is None else reader.read
 
-    def overdue(self) -> Exception:
-        return InvalidArgument("grammar", f"computing its masks took more than {ASIDE_S:g} s")
+    def timeout_error(self) -> Exception:
+        return InvalidArgument(
+            "grammar", f"computing its masks took more than {BLOCKED_TIMEOUT_S:g} s"
+        )
 
     def request(self) -> ForwardRequest:
         work = self._work

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.core.errors import FailedPrecondition, ProtocolError
-from tandem.core.probs import Array, SamplingParams
-from tandem.core.processors import Processors
+from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.events import EdgeRequest
@@ -17,27 +16,12 @@ from tandem.specdec.rules import Replacement, payload_type
 
 
 def check_opened(opened: Opened, request: EdgeRequest) -> None:
-    """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
-    what it does not know, and its text would be that of another request."""
-    check_processes(opened.processes, request.params.sampling, request.params.processors)
-    if request.params.prompt_logprobs and not opened.tells_prompt_logprobs:
-        raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
-    if request.params.processors.thinking is not None and not opened.processes_thinking:
-        raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
+    """Raise FailedPrecondition where the cloud does not draft what it was asked to."""
     preset = request.preset
     if preset.drafts_in_cloud and opened.cloud_drafts is not preset.cloud_drafts:
         raise FailedPrecondition(
-            f"cloud_drafts: the cloud is of a version that drafts nothing itself; preset"
-            f" {preset.name!r} needs a newer verifier"
+            f"cloud_drafts: the cloud does not draft what preset {preset.name!r} asks it to"
         )
-
-
-def check_processes(processes: bool, sampling: SamplingParams, processors: Processors) -> None:
-    """Raise FailedPrecondition where sampling settings or processors are asked of a cloud that does
-    not know them; `processes`: whether it says that it does."""
-    newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
-    if newer and not processes:
-        raise FailedPrecondition("the cloud is of a version without logits processors")
 
 
 def check_committed(

@@ -14,18 +14,12 @@ nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 
+from tandem.control.acceptance import PooledAcceptanceRate, SessionAcceptanceRate
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.config import DEFAULT_CONFIG
-from tandem.control.pass_budget import (
-    HolderBudget,
-    PassBudget,
-    SessionAcceptance,
-    UsualAcceptance,
-    decodes_alone,
-)
+from tandem.control.pass_budget import PassBudget, decodes_alone
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, one_hot
 from tandem.core.randomness import RandomSource, SeededRandom
@@ -119,7 +113,8 @@ class CloudMachine:
         opening: Open,
         model: CloudModel,
         rng: RandomSource | None = None,
-        budget: PassBudget | HolderBudget | None = None,
+        budget: PassBudget | None = None,
+        tenant_share: Callable[[], float] = lambda: 1.0,
         draft_budget: CloudDraftBudget | None = None,
         has_draft_model: bool = True,
         memory: NgramTexts | None = None,
@@ -131,7 +126,8 @@ class CloudMachine:
             model: the target model, and what the server allows.
             rng: in place of the one that the seed gives; for tests.
             budget: of the verifier's passes, which this session shares with others.
-            draft_budget: of the drafts that the cloud makes itself, likewise.
+            tenant_share: returns how many sessions the tenant has, relative to an even share.
+            draft_budget: of the drafts that the cloud makes itself, shared as `budget` is.
             has_draft_model: whether there is a model for drafts of any kind.
             memory: earlier texts of the same tenant, which these drafts may be taken from; used
                 where `may_recall`."""
@@ -179,7 +175,10 @@ class CloudMachine:
         self._in_flight: VerifyTask | None = None
         self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.settings.allows_partial_verification else None
-        self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
+        self._tenant_share = tenant_share
+        self._acceptance = SessionAcceptanceRate(
+            budget.acceptance if budget else PooledAcceptanceRate()
+        )
         self._has_draft_model = has_draft_model
         self._cloud_drafting: CloudDrafting | None = None
         if opening.settings.may_draft_in_cloud:
@@ -212,8 +211,8 @@ class CloudMachine:
                 longest=longest,
                 length_limit=self._length_limit,
                 ends=self._eos,
-                acceptance=SessionAcceptance(
-                    draft_budget.usual if draft_budget else UsualAcceptance()
+                acceptance=SessionAcceptanceRate(
+                    draft_budget.acceptance if draft_budget else PooledAcceptanceRate()
                 ),
                 prompt_length=self._prompt_length,
                 sources=sources,
@@ -267,13 +266,11 @@ class CloudMachine:
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
             exits=len(self._rounds.exits),
-            processes=True,
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
             batch_invariant=model.batch_invariant,
             row_share=model.row_share,
-            tells_prompt_logprobs=True,
-            processes_thinking=True,
+            drafts_never_pay=model.drafts_never_pay,
             cloud_drafts=self._cloud_drafts_here,
         )
 
@@ -375,7 +372,8 @@ class CloudMachine:
         proposals = self._pending.first_ready() if drafts else ()
         if self._budget is not None and not own:
             rate = self._acceptance.next_rate
-            drafts = self._budget.drafts(rate, drafts, weight=self.settings.idle_weight)
+            share, weight = self._tenant_share(), self.settings.idle_weight
+            drafts = self._budget.drafts(rate, drafts, tenant_share=share, weight=weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals), own=own)
         waiting = self._pending.token_ids if drafts else ()
@@ -494,19 +492,16 @@ class CloudMachine:
         drafting.give_up()
         return None
 
-    def drafted(
-        self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float
-    ) -> None:
+    def drafted(self, task: DraftTask, drafts: list[Drafted], kv_length: int) -> None:
         """Take what a task of `draft_task` brought; what a void one brought is dropped.
 
         Args:
             task: what `draft_task` gave.
             drafts: its tokens, in order; none where it asks for none.
-            kv_length: tokens that the draft KV now holds.
-            draft_s: what drafting them took."""
+            kv_length: tokens that the draft KV now holds."""
         if self._cloud_drafting is not None:
             self._awaited_task = None
-            self._cloud_drafting.take(task, drafts, kv_length, draft_s)
+            self._cloud_drafting.take(task, drafts, kv_length)
 
     def limit_cloud_drafts(self, length: int) -> None:
         """Draft nothing in the cloud for positions from `length` on: the draft model reads no
@@ -605,11 +600,12 @@ class CloudMachine:
             batch_size=cost.batch_size,
             target_passes=self.target_passes,
             drafts=judged,
+            cloud_drafts=work.drafts if work.by_cloud else 0,
         )
         if work.by_cloud:
-            cost = self._cost_of_own(cost, work.drafts, accepted, rejected)
+            self._judge_own(work.drafts, accepted, rejected)
         elif judged:
-            self._acceptance.judged(accepted, rejected)
+            self._acceptance.add(accepted, rejected)
             if work.drafts:
                 self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(verification, work)
@@ -622,19 +618,14 @@ class CloudMachine:
         )
         return [*committed, *self._judge_at_once()]
 
-    def _cost_of_own(self, cost: Work, drafts: int, accepted: int, rejected: int) -> Work:
-        """Record what became of drafts that the cloud made itself; return what their pass cost."""
-        cost = replace(cost, cloud_drafts=drafts)
+    def _judge_own(self, drafts: int, accepted: int, rejected: int) -> None:
+        """Record what became of drafts that the cloud made itself."""
         if (drafting := self._cloud_drafting) is None:
-            return cost
+            return
         if drafting.from_memory:
             self.proposed_memory_tokens += drafts
             self.accepted_memory_tokens += accepted
-        # An edge that chooses too hears how good they are.
-        rate = drafting.rate if self.settings.cloud_drafts is CloudDrafts.ANY else 0.0
-        cost = replace(cost, draft_s=drafting.draft_s, draft_rate=rate)
         drafting.judged(accepted, rejected)
-        return cost
 
     def commit_forced_tokens(self, next_forced: Callable[[], int | None]) -> list[CloudMessage]:
         """Commit the tokens that alone may follow the text, where no edge drafts them: no pass has
@@ -757,14 +748,14 @@ class CloudMachine:
         verification = judge.judge(_no_row)
         accepted = len(verification.path)
         if verification.replacement is not None:
-            self._acceptance.judged(accepted, 1)
+            self._acceptance.add(accepted, 1)
             if accepted:
                 self._keep_cached(verification)
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
             return self._reject(verification, judge.base, cost)
         if self._budget is None:
             return []
-        self._acceptance.judged(1, 0)
+        self._acceptance.add(1, 0)
         self._next_target = None
         self._commit(verification.token_ids[0], verification.targets[0])
         cost = Work(target_passes=self.target_passes, drafts=1)

@@ -33,6 +33,7 @@ class CloudModel:
     same_bits: bool = False
     batch_invariant: bool = False
     row_share: float | None = None
+    drafts_never_pay: bool = False
     layer_count: int = 0
     hidden_size: int = 0
     """Of a hidden state between two layers; 0 where no session can be split."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from tandem.control.acceptance import SessionAcceptanceRate
 from tandem.control.cloud_draft_budget import CloudDraftBudget
-from tandem.control.pass_budget import SessionAcceptance
 from tandem.core.errors import ProtocolError
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule, Uplink
@@ -57,7 +57,7 @@ class DraftingContext:
     longest: int
     length_limit: int
     ends: frozenset[int]
-    acceptance: SessionAcceptance
+    acceptance: SessionAcceptanceRate
     prompt_length: int
     sources: tuple[Source, ...] = ()
     longest_from_texts: int = 0
@@ -73,8 +73,6 @@ class CloudDrafting:
     def __init__(self, context: DraftingContext) -> None:
         """Begin with an empty draft KV."""
         self.task: DraftTask | None = None
-        self.draft_s = 0.0
-        """What it took to make the drafts that wait."""
         self.from_memory = False
         """Whether the drafts that wait are remembered ones."""
         self._context = context
@@ -93,16 +91,11 @@ class CloudDrafting:
         self._texts = AnswerTexts(*context.sources)
         # So many tokens of the text the texts have followed.
         self._followed = context.prompt_length
-        # How often the drafts from texts that wait are expected to be right; None: others wait.
-        self._text_rate: float | None = None
+        self._of_texts = False
+        """Whether the drafts that wait are from texts."""
         self._rounds_since_draft = 0
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
-
-    @property
-    def rate(self) -> float:
-        """The rate at which drafts are accepted that are made as the last ones were."""
-        return self._acceptance.rate if self._text_rate is None else self._text_rate
 
     @property
     def room(self) -> int:
@@ -177,7 +170,7 @@ class CloudDrafting:
         been drafted there."""
         self._pending.add_own(Proposal((draft.token_id,), draft_prob=1.0) for draft in proposed)
         self._drafted_at = len(self._committed)
-        self._text_rate = proposed[0].chance
+        self._of_texts = True
         self.from_memory = self._context.remembers
 
     def _model_is_faster(self, proposed: Sequence[Proposed], worth: int, count: int) -> bool:
@@ -222,16 +215,13 @@ class CloudDrafting:
             self.task = DraftTask(keep=0, token_ids=text, position=length, count=0)
         return self.task
 
-    def take(
-        self, task: DraftTask, drafts: Sequence[Drafted], kv_length: int, draft_s: float
-    ) -> bool:
+    def take(self, task: DraftTask, drafts: Sequence[Drafted], kv_length: int) -> bool:
         """Take what a task brought; False for one that is not under way.
 
         Args:
             task: what `due` gave.
             drafts: its tokens, in order; none for a prefill.
-            kv_length: tokens that the draft KV now holds.
-            draft_s: what drafting them took."""
+            kv_length: tokens that the draft KV now holds."""
         if task is not self.task:
             return False
         if len(drafts) > task.count or (task.count and not drafts):
@@ -244,7 +234,6 @@ class CloudDrafting:
             return True
         self._drafted_at = task.position
         self._pending.add_own(map(_proposal_of, drafts))
-        self.draft_s = draft_s
         return True
 
     def give_up(self) -> None:
@@ -264,15 +253,14 @@ class CloudDrafting:
     def judged(self, accepted: int, rejected: int) -> None:
         """Record what became of drafts; they wait no more. The texts see by themselves which of
         their own were right."""
-        if self._text_rate is None:
-            self._acceptance.judged(accepted, rejected)
+        if not self._of_texts:
+            self._acceptance.add(accepted, rejected)
         self._forget()
 
     def _forget(self) -> None:
         self._pending.drop_own()
-        self.draft_s = 0.0
         self.from_memory = False
-        self._text_rate = None
+        self._of_texts = False
 
     @property
     def _valid_length(self) -> int:

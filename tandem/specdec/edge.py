@@ -41,7 +41,7 @@ from tandem.specdec.logprobs import (
     LogprobsBuffer,
     PromptLogprobsBuffer,
 )
-from tandem.specdec.measuring import Measuring, controller_of
+from tandem.specdec.measuring import Measuring
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
@@ -100,13 +100,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.stats = EdgeStats(prompt_tokens=len(request.prompt_ids))
         self.target_name = ""  # empty until the session is open
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
-        self.controller = controller_of(request)
+        self.measuring = Measuring(request, liveness.began_s)
+        self.controller = self.measuring.controller
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self._liveness = liveness
         params = request.params
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
-        own = (self.stats, Measuring(self.controller), self._logprobs_buffer)
+        own = (self.stats, self.measuring, self._logprobs_buffer)
         self._observers = Observers((*own, *observers))
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(
@@ -188,7 +189,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return self._texts_after(in_flight)
 
     def _texts_after(self, in_flight: tuple[int, ...]) -> TextDrafts:
-        return self._texts.after(in_flight, self.controller.estimates.acceptance.rate)
+        return self._texts.after(in_flight, self.controller.acceptance.rate)
 
     def adopt_prefix(self, kv_length: int) -> None:
         """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
@@ -230,7 +231,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
         self._liveness.awaits(self._is_owed, len(self.committed), now)
-        wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
+        wanted = self.phase is Phase.RUNNING and self.measuring.ping_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
         self._observers.on_pinged(now)
@@ -333,8 +334,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 break
             by_cloud = number < message.cloud_accepted
             source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
-            if number or not settled.refused:
-                self._observers.on_token(token, self._drafting.in_flight.first)
             outputs += self._go_on_with(token, source)
         if message.draw_from is not None and self.phase is not Phase.DONE:
             outputs += self._rounds.recover(message.draw_from)
@@ -424,7 +423,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return schedule
         in_flight = self._drafting.in_flight.token_ids
         room = min(self._drafting.longest - len(in_flight), self._drafting.room)
-        rate = self.controller.estimates.acceptance.rate
+        rate = self.controller.acceptance.rate
         count = self._texts.count(in_flight, rate, max(0, room))
         if self.phase is not Phase.RUNNING or count < LEAST_STRETCH:
             return schedule
@@ -482,8 +481,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             self._predrafting.take(task, drafts)
             return []
         self._drafting.take(task, drafts, kv_length, draft_s)
-        positions, usual = self._drafting.positions(drafts), self._drafting.is_pure_decode
-        self._observers.on_drafted(drafts, positions, draft_s, now, usual=usual)
+        positions, pure_decode = self._drafting.positions(drafts), self._drafting.is_pure_decode
+        self._observers.on_drafted(drafts, positions, draft_s, now, pure_decode=pure_decode)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:

@@ -129,7 +129,7 @@ class EdgeStats(EdgeObserver):
         draft_s: float,
         now: float,
         *,
-        usual: bool,
+        pure_decode: bool,
     ) -> None:
         self.drafted += positions
         self.draft_s += draft_s

@@ -78,6 +78,7 @@ class Liveness:
 
     def __init__(self, policy: LostCloud, times: LivenessTimes, now: float) -> None:
         self.policy = policy
+        self.began_s = now
         self._times = times
         self._received_s = now
         self._quiet_since_s = now

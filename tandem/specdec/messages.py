@@ -91,9 +91,7 @@ class Ping(Frame):
 @frozen
 class Work:
     """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
-    of the edge that it judged. `cloud_drafts`: those that the cloud made itself and judged, in
-    `draft_s`; `draft_rate`: how often it expects such drafts to be right, 0 where it does not
-    say."""
+    of the edge that it judged, `cloud_drafts` those that the cloud made itself and judged."""
 
     verify_s: float = 0.0
     queue_s: float = 0.0
@@ -101,8 +99,6 @@ class Work:
     target_passes: int = 0
     drafts: int = 0
     cloud_drafts: int = 0
-    draft_s: float = 0.0
-    draft_rate: float = 0.0
 
 
 @frozen
@@ -112,8 +108,6 @@ class Opened(Frame):
     eos_token_ids: frozenset[int]
     model_name: str
     exits: int = 0
-    processes: bool = False
-    """Whether this cloud knows processors and all of the sampling settings."""
     cached_tokens: int = 0
     same_bits: bool = False
     """Whether other requests change no bit of the target's logits."""
@@ -122,10 +116,8 @@ class Opened(Frame):
     row_share: float | None = None
     """What a further token adds to a pass, relative to the first, as the cloud measured it when it
     started."""
-    tells_prompt_logprobs: bool = False
-    """Whether this cloud knows `prompt_logprobs`."""
-    processes_thinking: bool = False
-    """Whether this cloud knows budgets for thinking, and grammars that hold after it."""
+    drafts_never_pay: bool = False
+    """Whether no pass over drafts is worth its time on the engine that this cloud has."""
     cloud_drafts: CloudDrafts = CloudDrafts.NONE
     """What this cloud drafts itself, as it was asked to."""
 

@@ -79,9 +79,10 @@ class EdgeObserver:
         draft_s: float,
         now: float,
         *,
-        usual: bool,
+        pure_decode: bool,
     ) -> None:
-        """Drafts for so many positions are there. `usual`: no prompt was fed before them."""
+        """Drafts for so many positions are there. `pure_decode`: no prompt was fed before
+        them."""
 
     def on_sent(self, frame: Drafts, now: float) -> None:
         """A frame of drafts leaves."""
@@ -108,10 +109,6 @@ class EdgeObserver:
         self, message: Committed, settled: Settled, drafts: Sequence[Drafted], now: float
     ) -> None:
         """The cloud commits text. `drafts` were in flight until then."""
-
-    def on_token(self, token_id: int, drafted: Drafted | None) -> None:
-        """The cloud committed a token for which no draft was judged. `drafted`: what was in flight
-        in its place; None: nothing."""
 
     def on_right(self, drafts: Sequence[Drafted]) -> None:
         """These drafts became text."""

@@ -38,15 +38,6 @@ class Override:
     field: str
     value: OverrideValue
 
-    def __str__(self) -> str:
-        """Format it as `parse_override` reads it."""
-        value = self.value
-        if isinstance(value, bool):
-            value = str(value).lower()
-        if isinstance(value, tuple):
-            value = ",".join(map(str, value))
-        return f"{self.field}={value}"
-
 
 def parse_override(text: str) -> Override:
     """Parse "field=value". Raises InvalidArgument naming `overrides`."""

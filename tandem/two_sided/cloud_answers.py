@@ -1,114 +1,125 @@
-"""Answers from documents on two sides at the cloud: one device's stream after the other. Invariant:
-nothing of a stream is kept when it has ended."""
+"""Answers from documents on two sides at the cloud: devices' streams, each admitted, traced, and
+served with the cloud's documents. Invariant: nothing of a stream is kept when it has ended."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tandem.core.errors import Unavailable
+from tandem.net.admission import Admission
 from tandem.net.connection import Connection
-from tandem.telemetry.tracing import Sent
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.tracing import Headers, Span, Tracing
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import Sources
-from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.cloud_session import (
     CloudSession,
-    Collaboration,
     CollaborationStream,
-    open_collaboration,
+    read_opening,
 )
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.document_transfer import (
     FetchStream,
     Search,
     documents_asked,
     give_documents,
 )
+from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem.two_sided.serving.side_session import SideDecoding
-from tandem_api.aggregator.v1.aggregator_pb2 import FindDocuments
+
+log = get_logger(__name__)
 
 
 class CloudAnswers:
     """The cloud's part in all answers; used on the event loop only."""
 
     def __init__(
-        self, *, decoder: Connection, profiling: Profiling, request_timeout_s: float
+        self,
+        *,
+        decoder: Connection,
+        profiling: Profiling,
+        search: Search,
+        admission: Admission,
+        tracing: Tracing,
+        request_timeout_s: float,
     ) -> None:
         """Begin to serve; `decoder`, the one beside the cloud, and `profiling` stay the caller's to
-        close."""
+        close. Streams count as sessions of the `admission`."""
         self._decoding = SideDecoding(decoder, profiling)
+        self._search = search
+        self._admission = admission
+        self._tracing = tracing
         self._request_timeout_s = request_timeout_s
         self._sessions: set[CloudSession] = set()
+        self._leaving = False
 
-    async def open(self, stream: CollaborationStream) -> Collaboration:
-        """Read and check the opening frame of a device's stream, which costs nothing yet. Raises
-        InvalidArgument if the device says anything else, or nothing, and PrefixMismatch."""
-        return await open_collaboration(stream)
-
-    async def serve(
-        self, collaboration: Collaboration, search: Search, headers: Sent = None
-    ) -> None:
-        """Serve a stream until the device cancels or half-closes; raises what ended it otherwise.
-        `headers`: the asking span's."""
-        opening = collaboration.opening
-        request = opening.request
-
-        async def open_decoder(events: DecoderEvents) -> DecoderLink:
-            documents: tuple[ContextDocument, ...] = ()
-            if request.preset.sources is not Sources.DEVICE:
-                documents = await search(request.query, request.documents)
-            decoding = replace(
-                request.decoding_opening(
-                    Side.CLOUD, prompt=request.prompt_ids, documents=documents
-                ),
-                vocabulary_hash=request.vocabulary_hash,
-                vocabulary_size=request.vocabulary_size,
-                end_ids=tuple(sorted(request.eos_token_ids)),
-            )
-            return self._decoding.link(decoding, events, self._request_timeout_s, headers)
-
-        def make_machine(opened: DecodingOpened) -> SideMachine:
-            granted = replace(request, max_tokens=opened.max_tokens)
-            return self._decoding.machine(
-                Side.CLOUD, granted, opened, peer_log_mass=opening.log_mass
-            )
-
-        session = CloudSession(
-            collaboration,
-            open_decoder=open_decoder,
-            make_machine=make_machine,
-            closing_tasks=self._decoding.closing_tasks,
-        )
-        self._sessions.add(session)
-        try:
-            await session.run()
-        finally:
-            self._sessions.discard(session)
-
-    async def asked(self, stream: FetchStream) -> FindDocuments:
-        """Read and check what a device that generates alone asks for, which costs nothing yet.
-        Raises InvalidArgument."""
-        return await documents_asked(stream)
-
-    async def give(
-        self, stream: FetchStream, find: FindDocuments, search: Search, headers: Sent = None
-    ) -> None:
-        """Send the documents that are asked for; raises what ended it."""
-        await give_documents(
-            stream,
-            find,
-            search,
-            decoder=self._decoding.connection,
-            deadline_s=self._request_timeout_s,
-            headers=headers,
-        )
+    @property
+    def open_streams(self) -> int:
+        return self._admission.sessions
 
     def going_away(self, grace_s: float) -> None:
-        """Ask the devices of all open sessions to go on elsewhere."""
+        """Refuse new streams, and ask the devices of open sessions to go on elsewhere."""
+        self._leaving = True
         for session in self._sessions:
             session.going_away(grace_s)
 
     async def close(self) -> None:
         """Wait for streams that are being closed, a little."""
         await self._decoding.close()
+
+    async def collaborate(self, stream: CollaborationStream) -> None:
+        """Serve one device's answer until the device cancels or half-closes; raises what ended it
+        otherwise. It costs nothing before its opening frame was checked."""
+        codec = CloudSideCodec()
+        opening = await read_opening(stream, codec)
+        preset = opening.request.preset.name  # the device's; any text
+        label = preset if preset in AGGREGATION_PRESETS else OTHER
+        headers = stream.invocation_metadata()
+        with self._admitted(
+            "collaborate", headers, session=f"{opening.session:08x}", preset=label
+        ) as span:
+            session = CloudSession(
+                stream,
+                codec,
+                opening,
+                decoding=self._decoding,
+                search=self._search,
+                deadline_s=self._request_timeout_s,
+                headers=span.headers(),
+            )
+            self._sessions.add(session)
+            try:
+                await session.run()
+            finally:
+                self._sessions.discard(session)
+
+    async def fetch_documents(self, stream: FetchStream) -> None:
+        """Serve one device's stream that asks for documents; raises what ended it."""
+        find = await documents_asked(stream)
+        with self._admitted("fetch documents", stream.invocation_metadata()) as span:
+            await give_documents(
+                stream,
+                find,
+                self._search,
+                decoder=self._decoding.connection,
+                deadline_s=self._request_timeout_s,
+                headers=span.headers(),
+            )
+
+    @contextmanager
+    def _admitted(self, what: str, headers: Headers | None, **named: str) -> Iterator[Span]:
+        """Hold a place for a device's stream. Raises ResourceExhausted, or Unavailable while the
+        service stops."""
+        if self._leaving:
+            raise Unavailable("the aggregator is stopping")
+        with (
+            self._admission.reserve(),
+            log_context(**named),
+            self._tracing.span(what, headers, **named) as span,
+        ):
+            log.info(f"{what}: begun")
+            try:
+                yield span
+            finally:
+                log.info(f"{what}: ended")

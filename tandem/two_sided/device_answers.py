@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tandem.core.prompt import Prompt, is_conversation
+from tandem.core.prompt import is_conversation
+from tandem.core.stopping import FinishReason
 from tandem.net.connection import Connection
-from tandem.net.failover_connection import FailoverConnection
-from tandem.net.frame_stream import FrameStream, Traffic
-from tandem.net.session_runner import OpenStream
-from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import GenerationParams
+from tandem.net.frame_stream import Traffic
+from tandem.specdec.liveness import LostCloud
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
-from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import AggregationGauge
+from tandem.two_sided.protocol.counters import AggregationStats
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
-    CloudSideMessage,
-    DeviceMessage,
+    CollaborationOpened,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
@@ -37,65 +33,18 @@ from tandem.two_sided.protocol.presets import (
     DocumentTransfer,
     Sources,
 )
-from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.device_session import (
+    DeviceRequest,
     DeviceSession,
-    committed_message,
-    started_message,
-    summary_message,
+    PreparedRequest,
+    TextPiece,
 )
 from tandem.two_sided.serving.document_transfer import FetchedDocuments
-from tandem.two_sided.serving.peer_codec import DeviceCodec
 from tandem.two_sided.serving.side_session import SideDecoding
-from tandem_api.aggregator.v1 import aggregator_pb2_grpc
+from tandem.wire.common_codec import token_sources_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRequest:
-    """One caller's request, checked.
-
-    `query`: what is looked for on both sides, `documents` of them at most on each; `search` finds
-    those of the device. `timeout_s`: for the whole answer. `headers`: the asking span's. `tenant`:
-    whose the keys and values are that the cloud sends. The rest is as in a `GenerationRequest`."""
-
-    prompt: Prompt
-    preset: AggregationPreset
-    query: str
-    documents: int
-    search: Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-    params: GenerationParams
-    stop: tuple[str, ...]
-    token_texts: bool
-    lost_cloud: LostCloud
-    timeout_s: float
-    headers: Sent = None
-    tenant: bytes = b""
-    chat_template_kwargs: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _PreparedRequest:
-    """A request with the documents for it. `aggregation` lacks what only the decoder knows: the
-    prompt's ids, the vocabulary and the room for the answer."""
-
-    request: DeviceRequest
-    aggregation: AggregationRequest
-    documents: tuple[ContextDocument, ...]
-    traffic: Traffic
-    """With the cloud."""
-
-    @property
-    def preset(self) -> AggregationPreset:
-        return self.aggregation.preset
-
-    @property
-    def needs_cloud(self) -> bool:
-        """True if the cloud takes part once the documents are here."""
-        return self.preset.needs_cloud and self.preset.transfer is DocumentTransfer.NONE
 
 
 class DeviceAnswers:
@@ -140,12 +89,10 @@ class DeviceAnswers:
         preset = prepared.preset
         session_id = prepared.aggregation.session
         session = DeviceSession(
-            make_machine=lambda opened: self._machine(prepared, opened),
-            open_decoder=lambda events: self._open_decoder(prepared, events),
-            open_stream=self._stream_opener(prepared, lambda: session.opened),
-            closing_tasks=self._decoding.closing_tasks,
-            why_silent=self._why_silent,
-            spread=session_id,
+            prepared,
+            self._decoding,
+            self._cloud if prepared.needs_cloud else None,
+            give_up_after_s=self._give_up_after_s,
         )
         with log_context(session=f"{session_id:08x}", preset=preset.name):
             cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
@@ -171,7 +118,7 @@ class DeviceAnswers:
                     cancelling.cancel()
                 session.close()
 
-    async def _prepare(self, request: DeviceRequest) -> _PreparedRequest:
+    async def _prepare(self, request: DeviceRequest) -> PreparedRequest:
         """Return the request with this side's documents, and with the cloud's where they are sent
         here."""
         preset = request.preset
@@ -191,8 +138,8 @@ class DeviceAnswers:
         )
         documents: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
-            documents = await request.search(request.query, request.documents)
-        prepared = _PreparedRequest(
+            documents = await request.search(request.query, request.documents, request.headers)
+        prepared = PreparedRequest(
             request=request,
             aggregation=aggregation,
             documents=documents,
@@ -206,7 +153,7 @@ class DeviceAnswers:
             return replace(prepared, documents=(*fetched, *documents))
         return replace(prepared, documents=(*documents, *fetched))
 
-    async def _fetched(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
+    async def _fetched(self, prepared: PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "no preset that needs a cloud is asked for without one"
         request = prepared.request
         waits = request.lost_cloud is LostCloud.WAIT
@@ -224,83 +171,6 @@ class DeviceAnswers:
         with_kv = prepared.preset.transfer is DocumentTransfer.KV
         return await fetched.fetch(request.query, request.documents, with_kv=with_kv)
 
-    def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
-        request = prepared.request
-        opening = replace(
-            prepared.aggregation.decoding_opening(
-                Side.DEVICE, prompt=request.prompt, documents=prepared.documents
-            ),
-            wants_text=True,
-            stop=request.stop,
-            wants_token_texts=request.token_texts,
-            chat_template_kwargs=request.chat_template_kwargs,
-        )
-        if prepared.preset.sources is Sources.CLOUD:
-            opening = replace(opening, ahead=0)
-        return self._decoding.link(opening, events, request.timeout_s, request.headers)
-
-    def _machine(self, prepared: _PreparedRequest, opened: DecodingOpened) -> SideMachine:
-        request = replace(
-            prepared.aggregation,
-            prompt_ids=opened.prompt_ids,
-            vocabulary_hash=opened.vocabulary_hash,
-            vocabulary_size=opened.vocabulary_size,
-            max_tokens=opened.max_tokens,
-            eos_token_ids=opened.eos_token_ids,
-        )
-        request.sampling.validate(request.vocabulary_size)
-        return self._decoding.machine(
-            Side.DEVICE,
-            request,
-            opened,
-            log_mass=opened.log_mass,
-            liveness=self._liveness(prepared),
-        )
-
-    def _liveness(self, prepared: _PreparedRequest) -> Liveness | None:
-        """Return when the cloud counts as lost; None if it takes no part."""
-        if self._cloud is None or not prepared.needs_cloud:
-            return None
-        times = LivenessTimes(give_up_after_s=self._give_up_after_s)
-        if isinstance(self._cloud, FailoverConnection):
-            times = times.with_others()
-        return Liveness(prepared.request.lost_cloud, times, time.monotonic())
-
-    def _stream_opener(
-        self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
-    ) -> OpenStream[CloudSideMessage, DeviceMessage] | None:
-        """Return what opens the stream to the cloud, if the preset needs it. `opened` returns the
-        answer of the device's decoder to its opening."""
-        if self._cloud is None or not prepared.needs_cloud:
-            return None
-        cloud = self._cloud.for_request()
-
-        def open_stream(
-            on_frame: Callable[[CloudSideMessage, int], None],
-            on_end: Callable[[BaseException | None], None],
-        ) -> FrameStream[DeviceMessage, CloudSideMessage]:
-            here = opened()
-            assert here is not None, "the machine exists"
-            return FrameStream(
-                cloud,
-                lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
-                    timeout=prepared.request.timeout_s,
-                    wait_for_ready=True,
-                    metadata=prepared.request.headers,
-                ),
-                codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
-                traffic=prepared.traffic,
-                on_frame=on_frame,
-                on_end=on_end,
-                stranger=f"the cloud at {cloud.target}",
-            )
-
-        return open_stream
-
-    async def _why_silent(self) -> str:
-        """Return why the cloud is silent."""
-        return "" if self._cloud is None else await self._cloud.why_silent()
-
 
 async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession) -> None:
     try:
@@ -313,3 +183,97 @@ def _raise_fault(cancelling: asyncio.Task[None] | None) -> None:
     """Raise the caller's own fault, if that ended the request."""
     if cancelling is not None and cancelling.done() and not cancelling.cancelled():
         cancelling.result()
+
+
+def started_message(
+    session: int, preset: AggregationPreset, opened: DecodingOpened
+) -> pb.GenerateResponse:
+    """Return the caller's first message.
+
+    Args:
+        session: the request's number.
+        preset: the method that answers.
+        opened: what the device's decoder said."""
+    return pb.GenerateResponse(
+        started=pb.Started(
+            session=f"{session:08x}",
+            preset=preset.name,
+            prompt_tokens=len(opened.prompt_ids),
+            max_tokens=opened.max_tokens,
+        )
+    )
+
+
+def committed_message(position: int, piece: TextPiece) -> pb.GenerateResponse:
+    """Return the message with a piece whose first token is the answer's token `position`."""
+    return pb.GenerateResponse(
+        committed=pb.Committed(
+            position=position,
+            token_ids=piece.token_ids,
+            text=piece.text,
+            unverified=piece.commit.unverified,
+            token_sources=token_sources_to_proto(piece.token_sources),
+            token_texts=piece.token_texts,
+        )
+    )
+
+
+def summary_message(
+    session: DeviceSession,
+    preset: AggregationPreset,
+    tokens: int,
+    traffic: Traffic,
+) -> pb.GenerateResponse:
+    """Return the caller's last message.
+
+    Args:
+        session: the answer's, which has ended.
+        preset: the method that answered.
+        tokens: how many the caller got.
+        traffic: bytes exchanged with the cloud."""
+    opened = session.opened
+    stats = session.machine.stats
+    assert opened is not None, "a summary follows an answer"
+    summary = pb.Summary(
+        finish_reason=session.finish_reason or FinishReason.ERROR,
+        preset=preset.name,
+        prompt_tokens=len(opened.prompt_ids),
+        tokens=tokens,
+        rounds=stats.tokens,
+        drafted=sum(stats.drafted.values()),
+        accepted=sum(stats.accepted.values()),
+        resumes=stats.resumes,
+        unverified_tokens=min(stats.unverified_tokens, tokens),
+        draft_s=stats.decode_s[Side.DEVICE],
+        verify_s=stats.decode_s[Side.CLOUD],
+        links_lost=stats.links_lost,
+        loss_noticed_s=stats.loss_noticed_s,
+        lossy=preset.lossy,
+        side_moves=stats.side_moves,
+        fetches=stats.fetches,
+        uplink_bytes=traffic.uplink_bytes,
+        downlink_bytes=traffic.downlink_bytes,
+    )
+    _fill_side(summary.device, Side.DEVICE, stats=stats)
+    _fill_side(summary.cloud, Side.CLOUD, stats=stats, opened=session.machine.peer_opened)
+    summary.device.documents = len(opened.document_tokens)
+    summary.device.document_tokens = sum(opened.document_tokens)
+    summary.device.log_mass = opened.log_mass
+    return pb.GenerateResponse(summary=summary)
+
+
+def _fill_side(
+    summary: pb.SideSummary,
+    side: Side,
+    *,
+    stats: AggregationStats,
+    opened: CollaborationOpened | None = None,
+) -> None:
+    """Fill in what a side did, and what it said of its documents."""
+    summary.drafted = stats.drafted[side]
+    summary.accepted = stats.accepted[side]
+    summary.decode_s = stats.decode_s[side]
+    if opened is not None:
+        summary.documents = opened.documents
+        summary.document_tokens = opened.document_tokens
+        summary.log_mass = opened.log_mass

@@ -4,9 +4,9 @@ here and from nowhere else in the package.
 - What can be asked for: `AGGREGATION_PRESETS`, by their names; `find_aggregation_preset` gives the
   `AggregationPreset` of one. A query may have `MAX_QUERY_CHARACTERS`.
 - An aggregator answers. At the device `DeviceAnswers` takes a `DeviceRequest` and yields the
-  messages for its caller; at the cloud `CloudAnswers` serves one device's `CollaborationStream` or
-  `FetchStream` after the other. Both are given the `ContextDocument`s of their own `Side`, and what
-  `Profiling` knows, by which the aggregating side is chosen.
+  messages for its caller; at the cloud `CloudAnswers` serves the devices' streams. Both are given
+  the `ContextDocument`s of their own `Side`, and what `Profiling` knows, by which the aggregating
+  side is chosen.
 - A decoder stands beside each aggregator: `DecodingServicer` serves a `DocumentDecoder`, which runs
   a service's own model after its `Documents`.
 - `profile_decoding` measures how long a model's tokens take, and stores it at `default_fits_path`
@@ -14,7 +14,7 @@ here and from nowhere else in the package.
 
 from tandem.two_sided.cloud_answers import CloudAnswers
 from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
-from tandem.two_sided.device_answers import DeviceAnswers, DeviceRequest
+from tandem.two_sided.device_answers import DeviceAnswers
 from tandem.two_sided.profiling.decode_fits import default_fits_path, profile_decoding
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
@@ -25,23 +25,20 @@ from tandem.two_sided.protocol.presets import (
     AggregationPreset,
     find_aggregation_preset,
 )
-from tandem.two_sided.serving.cloud_session import CollaborationStream
 from tandem.two_sided.serving.decoding_service import DecodingServicer
-from tandem.two_sided.serving.document_transfer import FetchStream
+from tandem.two_sided.serving.device_session import DeviceRequest
 
 __all__ = [
     "AGGREGATION_PRESETS",
     "MAX_QUERY_CHARACTERS",
     "AggregationPreset",
     "CloudAnswers",
-    "CollaborationStream",
     "ContextDocument",
     "DecodingServicer",
     "DeviceAnswers",
     "DeviceRequest",
     "DocumentDecoder",
     "Documents",
-    "FetchStream",
     "Profiling",
     "Side",
     "default_fits_path",

@@ -2,8 +2,8 @@
 cost, how likely the tokens were. Invariant: decoding checks lengths before contents, and raises
 InvalidArgument naming the field."""
 
-import math
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.messages import Committed, TokenLogprob, Work
 from tandem.specdec.presets import MAX_PAYLOAD_TAIL_DRAWS, MAX_PAYLOAD_TOP
 from tandem.specdec.rounds.messages import EarlyVerdict
+from tandem.wire.frame_codec import check_seconds
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 _HasLogprobs = pb.Committed | pb.PromptLogprobs
+_WORK = tuple(field.name for field in fields(Work))
 
 
 def fill_committed(proto: pb.Committed, message: Committed) -> None:
@@ -33,11 +35,7 @@ def fill_committed(proto: pb.Committed, message: Committed) -> None:
     fill_work(proto.work, message.work)
 
 
-def fill_early_verdict(proto: pb.EarlyVerdict, verdict: EarlyVerdict) -> None:
-    proto.exit_index = verdict.exit_index
-    proto.accepted = verdict.accepted
-    proto.rejected = verdict.rejected
-    proto.confidence = verdict.confidence
+def fill_outcome(proto: pb.EarlyVerdict, verdict: EarlyVerdict) -> None:
     if isinstance(verdict.outcome, int):
         proto.token_id = verdict.outcome
     else:
@@ -59,33 +57,14 @@ def sparse_from_proto(proto: pb.SparsePayload) -> SparsePayload:
 
 
 def fill_work(proto: pb.Work, work: Work) -> None:
-    proto.verify_s = work.verify_s
-    proto.queue_s = work.queue_s
-    proto.batch_size = work.batch_size
-    proto.target_passes = work.target_passes
-    proto.drafts = work.drafts
-    proto.cloud_drafts = work.cloud_drafts
-    proto.draft_s = work.draft_s
-    proto.draft_rate = work.draft_rate
+    for name in _WORK:
+        setattr(proto, name, getattr(work, name))
 
 
 def work_from_proto(proto: pb.Work) -> Work:
-    for name in ("verify_s", "queue_s", "draft_s"):
-        seconds = getattr(proto, name)
-        if not 0 <= seconds < math.inf:  # False for NaN as well
-            raise InvalidArgument(name, f"{seconds} is not a duration")
-    if not 0 <= proto.draft_rate <= 1:
-        raise InvalidArgument("draft_rate", f"{proto.draft_rate} is not in [0, 1]")
-    return Work(
-        verify_s=proto.verify_s,
-        queue_s=proto.queue_s,
-        batch_size=proto.batch_size,
-        target_passes=proto.target_passes,
-        drafts=proto.drafts,
-        cloud_drafts=proto.cloud_drafts,
-        draft_s=proto.draft_s,
-        draft_rate=proto.draft_rate,
-    )
+    for name in ("verify_s", "queue_s"):
+        check_seconds(getattr(proto, name), name)
+    return Work(**{name: getattr(proto, name) for name in _WORK})
 
 
 def fill_logprobs(proto: _HasLogprobs, logprobs: Sequence[TokenLogprob]) -> None:

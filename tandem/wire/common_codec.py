@@ -5,8 +5,10 @@ checked where session and vocabulary are known."""
 from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from tandem.core.default_sampling import DefaultSampling
@@ -182,8 +184,13 @@ def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParam
 def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
     """Return the fields that a dataclass has under the same names, repeated ones as tuples."""
     values = {name: getattr(message, name) for name in names}
-    repeated = {field.name for field in message.DESCRIPTOR.fields if field.is_repeated}
+    repeated = _repeated_fields(message.DESCRIPTOR)
     return {name: tuple(value) if name in repeated else value for name, value in values.items()}
+
+
+@cache
+def _repeated_fields(kind: Descriptor) -> frozenset[str]:
+    return frozenset(field.name for field in kind.fields if field.is_repeated)
 
 
 def numbers_of(choices: Iterable[Choice], enum: Any, prefix: str) -> dict[Choice, Any]:

@@ -18,7 +18,7 @@ from tandem.specdec.choices import (
     RejectionPayload,
     Uplink,
 )
-from tandem.specdec.messages import FrameHeader, Open
+from tandem.specdec.messages import Open
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import (
     choice_of,
@@ -29,25 +29,27 @@ from tandem.wire.common_codec import (
 )
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
+CLOUD_DRAFTS: dict[CloudDrafts, Any] = {
+    CloudDrafts.NONE: pb.CLOUD_DRAFTS_UNSPECIFIED,
+    **numbers_of(
+        (CloudDrafts.MODEL, CloudDrafts.LOOKUP, CloudDrafts.ANY), pb.CloudDrafts, "CLOUD_DRAFTS"
+    ),
+}
+"""What the cloud drafts itself, as it is asked for and as it is answered."""
 _CHOICES: dict[str, dict[Any, Any]] = {
     "acceptance": numbers_of(Acceptance, pb.AcceptanceRule, "ACCEPTANCE_RULE"),
     "uplink": numbers_of(Uplink, pb.UplinkPayload, "UPLINK_PAYLOAD"),
     "rejection_payload": numbers_of(RejectionPayload, pb.RejectionPayload, "REJECTION_PAYLOAD"),
     "uplink_precision": numbers_of(("float32", "float16"), pb.Precision, "PRECISION"),
     "exit_order": numbers_of(PredraftOrder, pb.EarlyOrder, "EARLY_ORDER"),
-}
-_CLOUD_DRAFTS: dict[CloudDrafts, Any] = {
-    CloudDrafts.NONE: pb.CLOUD_DRAFTS_UNSPECIFIED,
-    # A field of its own says so, which clouds that do not know it pass over.
-    CloudDrafts.ANY: pb.CLOUD_DRAFTS_UNSPECIFIED,
-    **numbers_of((CloudDrafts.MODEL, CloudDrafts.LOOKUP), pb.CloudDrafts, "CLOUD_DRAFTS"),
+    "cloud_drafts": CLOUD_DRAFTS,
 }
 # Fields that have one form here and in protobuf.
 _OPEN = (
     *("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids"),
     *("tenant", "public_tokens", "allows_memory"),
 )
-_OTHER_FORM = (*_CHOICES, "preset_name", "truncation", "cloud_drafts")
+_OTHER_FORM = (*_CHOICES, "preset_name", "truncation")
 _SETTINGS = tuple(field.name for field in fields(VerifySettings) if field.name not in _OTHER_FORM)
 
 
@@ -59,16 +61,14 @@ def open_to_proto(opening: Open) -> pb.Open:
         preset=settings.preset_name,
         draft_top_k=settings.truncation.top_k,
         draft_top_p=settings.truncation.top_p,
-        cloud_drafts=cloud_drafts_to_proto(settings.cloud_drafts),
-        any_cloud_drafts=settings.cloud_drafts is CloudDrafts.ANY,
         **{name: numbers[getattr(settings, name)] for name, numbers in _CHOICES.items()},
         **_named(opening, _OPEN),
         **_named(settings, _SETTINGS),
     )
 
 
-def open_from_proto(header: FrameHeader, opening: pb.Open, context_length: int) -> Open:
-    """Decode an Open from a frame with this `header`. Raises InvalidArgument naming the field."""
+def open_from_proto(opening: pb.Open, context_length: int) -> dict[str, Any]:
+    """Return the fields of an `Open`. Raises InvalidArgument naming the field."""
     check_count(len(opening.prompt_ids), context_length, "prompt_ids")
     check_count(len(opening.committed_ids), context_length, "committed_ids")
     check_count(len(opening.expansion), MAX_DRAFT_LENGTH, "expansion")
@@ -82,34 +82,11 @@ def open_from_proto(header: FrameHeader, opening: pb.Open, context_length: int) 
     settings = VerifySettings(
         preset_name=opening.preset,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
-        cloud_drafts=_cloud_drafts_of(opening),
         **{name: choice_of(_CHOICES[name], number, name) for name, number in numbers.items()},
         **same_fields(opening, _SETTINGS),
     )
     params = params_from_proto(opening.params)
-    return Open(**header, params=params, settings=settings, **same_fields(opening, _OPEN))
-
-
-def _cloud_drafts_of(opening: pb.Open) -> CloudDrafts:
-    drafts = cloud_drafts_from_proto(opening.cloud_drafts)
-    if not opening.any_cloud_drafts:
-        return drafts
-    if drafts is not CloudDrafts.NONE:
-        raise InvalidArgument("any_cloud_drafts", f"cannot be combined with {drafts} of them")
-    return CloudDrafts.ANY
-
-
-def cloud_drafts_to_proto(drafts: CloudDrafts) -> pb.CloudDrafts.ValueType:
-    """Return the number of what a cloud drafts itself."""
-    number: pb.CloudDrafts.ValueType = _CLOUD_DRAFTS[drafts]
-    return number
-
-
-def cloud_drafts_from_proto(number: pb.CloudDrafts.ValueType) -> CloudDrafts:
-    """Return what a cloud drafts itself. Raises InvalidArgument("cloud_drafts") for a number that
-    this version does not know."""
-    drafts: CloudDrafts = choice_of(_CLOUD_DRAFTS, number, "cloud_drafts")
-    return drafts
+    return {"params": params, "settings": settings, **same_fields(opening, _OPEN)}
 
 
 def _named(owner: object, names: Iterable[str]) -> dict[str, Any]:

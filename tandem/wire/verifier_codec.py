@@ -2,8 +2,7 @@
 bounds-checks everything a peer could get wrong, lengths before contents, and raises InvalidArgument
 naming the field; what it returns is safe to hand to the state machines."""
 
-import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,21 +22,16 @@ from tandem.core.probs import Array
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import check_token_ids
-from tandem.specdec.choices import Uplink
+from tandem.specdec.choices import CloudDrafts, Uplink
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.logprobs import PROMPT_LOGPROBS_AT_ONCE
 from tandem.specdec.messages import (
-    Cancel,
     CloudMessage,
     Committed,
     Drafts,
     EdgeMessage,
-    FrameHeader,
-    GoingAway,
     Open,
     Opened,
-    Ping,
-    Pong,
     PromptLogprobs,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
@@ -50,21 +44,36 @@ from tandem.specdec.rounds.messages import (
 )
 from tandem.wire.committed_codec import (
     fill_committed,
-    fill_early_verdict,
     fill_logprobs,
+    fill_outcome,
     logprobs_from_proto,
     sparse_from_proto,
     work_from_proto,
 )
-from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
+from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, choice_of, default_sampling_to_proto
+from tandem.wire.frame_codec import (
+    CANCEL,
+    GOING_AWAY,
+    PING,
+    PONG,
+    FrameCodec,
+    FramePart,
+    check_share,
+)
 from tandem.wire.open_codec import (
-    cloud_drafts_from_proto,
-    cloud_drafts_to_proto,
+    CLOUD_DRAFTS,
     open_from_proto,
     open_to_proto,
 )
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+_OPENED_FIELDS = (
+    *("max_draft_length", "exits", "cached_tokens"),
+    *("same_bits", "batch_invariant", "drafts_never_pay"),
+)
+_VERDICT_FIELDS = ("exit_index", "accepted", "rejected", "confidence")
+"""Fields of the same name in a message here and on the wire."""
 
 
 class _Model(Protocol):
@@ -102,99 +111,64 @@ def describe_model(
     )
 
 
-class EdgeCodec:
+class EdgeCodec(FrameCodec[EdgeMessage, CloudMessage]):
     """The edge's end of one stream: encodes its frames, decodes the cloud's."""
 
     def __init__(self, vocabulary_size: int, settings: VerifySettings) -> None:
         self._vocabulary_size = vocabulary_size
         self._settings = settings
-
-    def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
-        frame = pb.VerifyRequest(
-            session=message.session,
-            base=message.base,
-            prefix=message.prefix_hash,
+        sent = (
+            FramePart("open", Open, write=_write_open),
+            FramePart("drafts", Drafts, write=self._write_drafts),
+            FramePart("recovered", Recovered, ("token_id",)),
+            FramePart("need_full_distribution", NeedFullDistribution),
+            FramePart("hidden_states", HiddenStates, write=self._write_states),
+            CANCEL,
+            PING,
         )
-        match message:
-            case Open():
-                frame.open.CopyFrom(open_to_proto(message))
-            case Drafts():
-                _fill_drafts(frame.drafts, message, self._settings)
-            case Recovered():
-                frame.recovered.token_id = message.token_id
-            case NeedFullDistribution():
-                frame.need_full_distribution.SetInParent()
-            case HiddenStates():
-                precision = self._settings.uplink_precision
-                frame.hidden_states.states = hidden_to_bytes(message.states, precision)
-            case Cancel():
-                frame.cancel.SetInParent()
-            case Ping():
-                frame.ping.nonce = message.nonce
-        return frame
-
-    def decode(self, frame: pb.VerifyResponse) -> CloudMessage:
-        """Decode a frame from the cloud. Raises InvalidArgument naming the field for anything that
-        no honest cloud would send."""
-        header = _header_of(frame)
-        match frame.WhichOneof("message"):
-            case "opened":
-                return self._opened(header, frame.opened)
-            case "committed":
-                return self._committed(header, frame.committed)
-            case "prompt_logprobs":
-                return PromptLogprobs(
-                    **header,
-                    first=frame.prompt_logprobs.first,
-                    logprobs=logprobs_from_proto(frame.prompt_logprobs, PROMPT_LOGPROBS_AT_ONCE),
-                )
-            case "early_verdict":
-                return self._early_verdict(header, frame.early_verdict)
-            case "full_distribution":
-                return FullDistribution(**header, target_probs=self._probs(frame.full_distribution))
-            case "going_away":
-                grace_s = frame.going_away.grace_s
-                if not 0 <= grace_s < math.inf:  # False for NaN as well
-                    raise InvalidArgument("grace_s", f"{grace_s} is not a duration")
-                return GoingAway(**header, grace_s=grace_s)
-            case "pong":
-                return Pong(**header, nonce=frame.pong.nonce)
-        raise InvalidArgument("message", "the frame carries none")
-
-    def _opened(self, header: FrameHeader, opened: pb.Opened) -> Opened:
-        check_count(len(opened.model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
-        return Opened(
-            **header,
-            max_draft_length=opened.max_draft_length,
-            context_length=opened.model.context_length,
-            eos_token_ids=frozenset(opened.model.eos_token_ids),
-            model_name=cleaned(opened.model.model_name),  # it is shown, and the cloud chose it
-            exits=opened.exits,
-            processes=opened.processes,
-            processes_thinking=opened.processes_thinking,
-            cached_tokens=opened.cached_tokens,
-            same_bits=opened.same_bits,
-            batch_invariant=opened.batch_invariant,
-            row_share=_row_share(opened),
-            tells_prompt_logprobs=opened.tells_prompt_logprobs,
-            cloud_drafts=cloud_drafts_from_proto(opened.cloud_drafts),
+        received = (
+            FramePart("opened", Opened, _OPENED_FIELDS, read=_read_opened),
+            FramePart("committed", Committed, read=self._read_committed),
+            FramePart("prompt_logprobs", PromptLogprobs, ("first",), read=_read_prompt_logprobs),
+            FramePart("early_verdict", EarlyVerdict, _VERDICT_FIELDS, read=self._read_verdict),
+            FramePart("full_distribution", FullDistribution, read=self._read_full),
+            GOING_AWAY,
+            PONG,
         )
+        super().__init__(pb.VerifyRequest, sent, received)
 
-    def _committed(self, header: FrameHeader, committed: pb.Committed) -> Committed:
+    def _write_drafts(self, proto: pb.Drafts, draft: Drafts) -> None:
+        proto.token_ids.extend(draft.token_ids)
+        proto.end_of_chunk = draft.end_of_chunk
+        proto.probabilities.extend(draft.probabilities or ())
+        proto.parents.extend(draft.parents or ())
+        if draft.distributions is None:
+            return
+        sparse = self._settings.uplink is Uplink.SPARSE_DISTRIBUTIONS
+        encode = sparse_probs_to_bytes if sparse else probs_to_bytes
+        raw = [encode(probs, self._settings.uplink_precision) for probs in draft.distributions]
+        if sparse:
+            proto.sparse_probs.extend(raw)
+        else:
+            proto.distributions = b"".join(raw)
+
+    def _write_states(self, proto: pb.HiddenStates, message: HiddenStates) -> None:
+        proto.states = hidden_to_bytes(message.states, self._settings.uplink_precision)
+
+    def _read_committed(self, committed: pb.Committed) -> dict[str, Any]:
         check_count(len(committed.token_ids), MAX_PROMPT_IDS, "token_ids")
         token_ids = tuple(committed.token_ids)
         check_token_ids(token_ids, self._vocabulary_size, "token_ids")
         check_count(len(committed.path), MAX_DRAFT_LENGTH, "path")
-        return Committed(
-            **header,
-            accepted=committed.accepted,
-            token_ids=token_ids,
-            work=work_from_proto(committed.work),
-            logprobs=logprobs_from_proto(committed, MAX_DRAFT_LENGTH + len(token_ids)),
-            cloud_accepted=committed.cloud_accepted,
-            draw_from=self._draw_from(committed),
-            path=tuple(committed.path),
-        )
+        return {
+            "accepted": committed.accepted,
+            "token_ids": token_ids,
+            "work": work_from_proto(committed.work),
+            "logprobs": logprobs_from_proto(committed, MAX_DRAFT_LENGTH + len(token_ids)),
+            "cloud_accepted": committed.cloud_accepted,
+            "draw_from": self._draw_from(committed),
+            "path": tuple(committed.path),
+        }
 
     def _draw_from(self, committed: pb.Committed) -> FullPayload | SparsePayload | None:
         match committed.WhichOneof("draw_from"):
@@ -204,9 +178,8 @@ class EdgeCodec:
                 return self._sparse(committed.sparse)
         return None
 
-    def _early_verdict(self, header: FrameHeader, verdict: pb.EarlyVerdict) -> EarlyVerdict:
-        if not 0 <= verdict.confidence <= 1:  # False for NaN as well
-            raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
+    def _read_verdict(self, verdict: pb.EarlyVerdict) -> dict[str, Any]:
+        check_share(verdict.confidence, "confidence")
         outcome: int | SparsePayload
         match verdict.WhichOneof("outcome"):
             case "token_id":
@@ -216,14 +189,10 @@ class EdgeCodec:
                 outcome = self._sparse(verdict.sparse)
             case _:
                 raise InvalidArgument("outcome", "is missing")
-        return EarlyVerdict(
-            **header,
-            exit_index=verdict.exit_index,
-            accepted=verdict.accepted,
-            rejected=verdict.rejected,
-            outcome=outcome,
-            confidence=verdict.confidence,
-        )
+        return {"outcome": outcome}
+
+    def _read_full(self, full: pb.Distribution) -> dict[str, Any]:
+        return {"target_probs": self._probs(full)}
 
     def _sparse(self, sparse: pb.SparsePayload) -> SparsePayload:
         payload = sparse_from_proto(sparse)
@@ -236,100 +205,75 @@ class EdgeCodec:
         )
 
 
-class CloudCodec:
+class CloudCodec(FrameCodec[CloudMessage, EdgeMessage]):
     """The cloud's end of one stream: decodes the edge's frames, encodes its own."""
 
     def __init__(self, model: CloudModel, device: str = "", dtype: str = "") -> None:
         self._model = model
         self._device = device
         self._dtype = dtype
-        self._settings: VerifySettings | None = None
-
-    def decode(self, frame: pb.VerifyRequest) -> EdgeMessage:
-        """Decode a frame from the edge. Raises InvalidArgument naming the field."""
-        header = _header_of(frame)
-        match frame.WhichOneof("message"):
-            case "open":
-                if self._settings is not None:
-                    raise InvalidArgument("open", "the stream is open already")
-                opening = open_from_proto(header, frame.open, self._model.context_length)
-                self._settings = opening.settings
-                return opening
-            case "drafts":
-                return self._drafts(header, frame.drafts)
-            case "recovered":
-                return Recovered(**header, token_id=frame.recovered.token_id)
-            case "need_full_distribution":
-                return NeedFullDistribution(**header)
-            case "hidden_states":
-                return HiddenStates(**header, states=self._states(frame.hidden_states.states))
-            case "cancel":
-                return Cancel(**header)
-            case "ping":
-                return Ping(**header, nonce=frame.ping.nonce)
-        raise InvalidArgument("message", "the frame carries none")
-
-    def encode(self, message: CloudMessage) -> pb.VerifyResponse:
-        frame = pb.VerifyResponse(
-            session=message.session,
-            base=message.base,
-            prefix=message.prefix_hash,
+        self._opened_settings: VerifySettings | None = None
+        sent = (
+            FramePart("opened", Opened, _OPENED_FIELDS, write=self._write_opened),
+            FramePart("committed", Committed, write=fill_committed),
+            FramePart("prompt_logprobs", PromptLogprobs, ("first",), write=_write_prompt_logprobs),
+            FramePart("early_verdict", EarlyVerdict, _VERDICT_FIELDS, write=fill_outcome),
+            FramePart("full_distribution", FullDistribution, write=_write_full),
+            GOING_AWAY,
+            PONG,
         )
-        match message:
-            case Opened():
-                frame.opened.max_draft_length = message.max_draft_length
-                frame.opened.exits = message.exits
-                frame.opened.processes = message.processes
-                frame.opened.processes_thinking = message.processes_thinking
-                frame.opened.cached_tokens = message.cached_tokens
-                frame.opened.same_bits = message.same_bits
-                frame.opened.batch_invariant = message.batch_invariant
-                if message.row_share is not None:
-                    frame.opened.row_share = message.row_share
-                frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs
-                frame.opened.cloud_drafts = cloud_drafts_to_proto(message.cloud_drafts)
-                frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
-            case PromptLogprobs():
-                frame.prompt_logprobs.first = message.first
-                fill_logprobs(frame.prompt_logprobs, message.logprobs)
-            case Committed():
-                fill_committed(frame.committed, message)
-            case EarlyVerdict():
-                fill_early_verdict(frame.early_verdict, message)
-            case FullDistribution():
-                raw = probs_to_bytes(message.target_probs, "float32")
-                frame.full_distribution.probabilities = raw
-            case GoingAway():
-                frame.going_away.grace_s = message.grace_s
-            case Pong():
-                frame.pong.nonce = message.nonce
-        return frame
+        received = (
+            FramePart("open", Open, read=self._read_open),
+            FramePart("drafts", Drafts, read=self._read_drafts),
+            FramePart("recovered", Recovered, ("token_id",)),
+            FramePart("need_full_distribution", NeedFullDistribution),
+            FramePart("hidden_states", HiddenStates, read=self._read_states),
+            CANCEL,
+            PING,
+        )
+        super().__init__(pb.VerifyResponse, sent, received)
 
-    def _drafts(self, header: FrameHeader, draft: pb.Drafts) -> Drafts:
-        settings = self._settings
-        if settings is None:
+    @property
+    def _settings(self) -> VerifySettings:
+        """The session's. Raises InvalidArgument before it is open."""
+        if self._opened_settings is None:
             raise InvalidArgument("open", "must be the first message of a stream")
+        return self._opened_settings
+
+    def _read_open(self, opening: pb.Open) -> dict[str, Any]:
+        if self._opened_settings is not None:
+            raise InvalidArgument("open", "the stream is open already")
+        fields = open_from_proto(opening, self._model.context_length)
+        self._opened_settings = fields["settings"]
+        return fields
+
+    def _write_opened(self, proto: pb.Opened, message: Opened) -> None:
+        if message.row_share is not None:
+            proto.row_share = message.row_share
+        proto.cloud_drafts = CLOUD_DRAFTS[message.cloud_drafts]
+        proto.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
+
+    def _read_drafts(self, draft: pb.Drafts) -> dict[str, Any]:
+        settings = self._settings
         limit = min(self._model.max_draft_length, settings.most_drafts)
         check_count(len(draft.token_ids), limit, "draft_length")
         check_count(len(draft.probabilities), limit, "probabilities")
         check_count(len(draft.parents), limit, "parents")
-        return Drafts(
-            **header,
-            token_ids=tuple(draft.token_ids),
-            end_of_chunk=draft.end_of_chunk,
-            probabilities=tuple(draft.probabilities) if draft.probabilities else None,
-            distributions=self._distributions(draft, settings),
-            parents=tuple(draft.parents) if draft.parents else None,
-        )
+        return {
+            "token_ids": tuple(draft.token_ids),
+            "end_of_chunk": draft.end_of_chunk,
+            "probabilities": tuple(draft.probabilities) or None,
+            "distributions": self._distributions(draft, settings),
+            "parents": tuple(draft.parents) or None,
+        }
 
-    def _states(self, raw: bytes) -> Array:
+    def _read_states(self, hidden: pb.HiddenStates) -> dict[str, Any]:
         settings = self._settings
-        if settings is None:
-            raise InvalidArgument("open", "must be the first message of a stream")
         if not settings.split_layers:
             raise InvalidArgument("hidden_states", "the session is not split")
         size = self._model.hidden_size
-        return hidden_from_bytes(raw, size, settings.uplink_precision, "hidden_states")
+        precision = settings.uplink_precision
+        return {"states": hidden_from_bytes(hidden.states, size, precision, "hidden_states")}
 
     def _distributions(self, draft: pb.Drafts, settings: VerifySettings) -> Array | None:
         if not (draft.sparse_probs or draft.distributions):
@@ -365,33 +309,33 @@ class CloudCodec:
         )
 
 
-def _header_of(frame: pb.VerifyRequest | pb.VerifyResponse) -> FrameHeader:
+def _write_open(proto: pb.Open, opening: Open) -> None:
+    proto.CopyFrom(open_to_proto(opening))
+
+
+def _read_opened(opened: pb.Opened) -> dict[str, Any]:
+    model = opened.model
+    check_count(len(model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
+    check_share(opened.row_share, "row_share")
+    cloud_drafts = choice_of(CLOUD_DRAFTS, opened.cloud_drafts, "cloud_drafts")
+    if cloud_drafts is CloudDrafts.ANY:
+        raise InvalidArgument("cloud_drafts", "does not say which")
     return {
-        "session": frame.session,
-        "base": frame.base,
-        "prefix_hash": frame.prefix,
+        "context_length": model.context_length,
+        "eos_token_ids": frozenset(model.eos_token_ids),
+        "model_name": cleaned(model.model_name),  # it is shown, and the cloud chose it
+        "row_share": opened.row_share if opened.HasField("row_share") else None,
+        "cloud_drafts": cloud_drafts,
     }
 
 
-def _row_share(opened: pb.Opened) -> float | None:
-    if not opened.HasField("row_share"):
-        return None
-    if not 0 <= opened.row_share <= 1:  # False for NaN as well
-        raise InvalidArgument("row_share", f"{opened.row_share} is not in [0, 1]")
-    return opened.row_share
+def _read_prompt_logprobs(told: pb.PromptLogprobs) -> dict[str, Any]:
+    return {"logprobs": logprobs_from_proto(told, PROMPT_LOGPROBS_AT_ONCE)}
 
 
-def _fill_drafts(proto: pb.Drafts, draft: Drafts, settings: VerifySettings) -> None:
-    proto.token_ids.extend(draft.token_ids)
-    proto.end_of_chunk = draft.end_of_chunk
-    proto.probabilities.extend(draft.probabilities or ())
-    proto.parents.extend(draft.parents or ())
-    if draft.distributions is None:
-        return
-    sparse = settings.uplink is Uplink.SPARSE_DISTRIBUTIONS
-    encode = sparse_probs_to_bytes if sparse else probs_to_bytes
-    raw = [encode(probs, settings.uplink_precision) for probs in draft.distributions]
-    if sparse:
-        proto.sparse_probs.extend(raw)
-    else:
-        proto.distributions = b"".join(raw)
+def _write_prompt_logprobs(proto: pb.PromptLogprobs, message: PromptLogprobs) -> None:
+    fill_logprobs(proto, message.logprobs)
+
+
+def _write_full(proto: pb.Distribution, message: FullDistribution) -> None:
+    proto.probabilities = probs_to_bytes(message.target_probs, "float32")

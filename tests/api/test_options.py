@@ -6,10 +6,17 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tandem
-from tandem.api.options import GenerationOptions, request_of
+from tandem.api.options import (
+    DEFAULTS,
+    GenerationOptions,
+    conversation,
+    given_options,
+    request_of,
+)
 from tandem.core.prompt import Turn
 from tandem.generation.request import request_from_proto, request_to_proto
 from tandem.specdec.choices import Predraft
@@ -78,6 +85,7 @@ def test_a_preset_arrives_as_it_was_made(preset: Preset | AggregationPreset) -> 
     ("base", "choices", "words"),
     [
         ("nothing", {}, "preset: unknown: 'nothing'; known: ar, "),
+        ("coupled", {"window": [8]}, "overrides: must be of type Mapping[str, bool | int | "),
         ("coupled", {"nothing": 1}, "overrides: unknown: 'nothing'; known: draft_length, "),
         ("coupled", {"uplink": "smoke"}, "overrides: uplink must be full_distributions, "),
         ("coupled", {"rejection_payload": "top_k"}, "rejection_payload: "),
@@ -111,6 +119,59 @@ def test_a_bad_option_is_named(options: GenerationOptions, field: str) -> None:
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [
+        ("max_tokens", "many", "int, is 'many'"),
+        ("max_tokens", 7.5, "int, is 7.5"),
+        ("temperature", "hot", "float, is 'hot'"),
+        ("rag", "perhaps", "bool, is 'perhaps'"),
+        ("stop", 3, "str | Sequence[str], is 3"),
+        ("stop", [3], "str | Sequence[str], is [3]"),
+        ("stop_token_ids", 5, "Sequence[int], is 5"),
+        ("logit_bias", [(1, 2.0)], "Mapping[int, float], is [(1, 2.0)]"),
+        ("preset", 3, "str | Preset | AggregationPreset, is 3"),
+        ("overrides", ["window=8"], "Mapping[str, bool | int | float | str], is ['window=8']"),
+        ("json_schema", 3, "str | Mapping[str, Any], is 3"),
+        ("images", b"png", "Sequence[bytes], is b'png'"),
+        ("truncate", "newest", "'none' | 'oldest', is 'newest'"),
+        ("timeout_s", "long", "float, is 'long'"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused_by_name(option: str, value: Any, hint: str) -> None:
+    with pytest.raises(tandem.InvalidArgument) as refused:
+        given_options({option: value})  # type: ignore[misc]
+    assert (refused.value.field, refused.value.why) == (option, f"must be of type {hint}")
+
+
+def test_a_value_that_means_the_same_in_another_type_is_taken() -> None:
+    options = {
+        "max_tokens": np.int64(7),
+        "temperature": np.float32(0.5),
+        "logit_bias": {"3": 1},
+        "stop": None,
+        "seed": None,
+    }
+    given = given_options(options)  # type: ignore[arg-type]
+    assert given == DEFAULTS | {"max_tokens": 7, "temperature": 0.5, "logit_bias": {3: 1.0}}
+    request = request_of("x", given)
+    assert (request.params.max_tokens, request.stop) == (7, ())
+    assert type(request.params.max_tokens) is int
+
+
+def test_a_text_is_a_conversation_of_one_turn() -> None:
+    assert request_of(conversation("hi"), {}).prompt == (Turn("user", "hi"),)
+    turns = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "hi"}]
+    assert conversation(turns) == turns
+
+
+@pytest.mark.parametrize("messages", [3, [1, 2], [], ["hi"], [{"role": "user", "content": 3}]])
+def test_what_is_no_conversation_is_refused(messages: Any) -> None:
+    with pytest.raises(tandem.InvalidArgument) as refused:
+        conversation(messages)
+    assert refused.value.field == "messages"
+
+
 @pytest.mark.parametrize("prompt", [[1, "x"], [{"role": "user"}], [1.5], 3, []])
 def test_a_bad_prompt(prompt: Any) -> None:
     with pytest.raises(tandem.InvalidArgument, match=r"^prompt: "):
@@ -125,9 +186,9 @@ def test_a_misspelt_option_is_no_option(name: str, meant: str) -> None:
     with pytest.raises(
         TypeError, match=f"unexpected keyword argument '{name}'; {re.escape(meant)}"
     ):
-        request_of("hi", {name: 1})  # type: ignore[misc]
+        given_options({name: 1})  # type: ignore[misc]
 
 
 def test_an_option_like_no_other_is_answered_with_all() -> None:
     with pytest.raises(TypeError, match=r"known: .*max_tokens.*top_p"):
-        request_of("hi", {"zzz": 1})  # type: ignore[typeddict-unknown-key]
+        given_options({"zzz": 1})  # type: ignore[typeddict-unknown-key]

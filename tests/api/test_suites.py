@@ -6,8 +6,10 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -105,7 +107,9 @@ def test_nothing_is_left_of_a_closed_suite(pair: ModelPair) -> None:
         suite.generate("hello", max_tokens=2)
     assert {*threading.enumerate()} <= before
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
-    with pytest.raises(RuntimeError, match="not open"):
+    with pytest.raises(tandem.FailedPrecondition, match="the suite is closed"):
+        suite.generate("hello")
+    with pytest.raises(tandem.FailedPrecondition, match="not open"):
         asyncio.run(tandem.embedded_async().generate("hello"))
 
 
@@ -117,7 +121,58 @@ def test_what_kept_a_suite_from_opening_is_raised(monkeypatch: pytest.MonkeyPatc
     before = {*threading.enumerate()}  # some of earlier tests, which may end
     with pytest.raises(tandem.CannotLoad, match="no room"), tandem.embedded():
         pass
+    suite = tandem.embedded()
+    for _ in range(2):  # the second tries again
+        with pytest.raises(tandem.CannotLoad, match="no room"):
+            suite.generate("hello")
     assert {*threading.enumerate()} <= before
+
+
+async def test_a_suite_needs_no_context_even_where_an_event_loop_runs(pair: ModelPair) -> None:
+    before = {*threading.enumerate()}
+    suite = tandem.embedded()
+    assert {*threading.enumerate()} <= before, "opened before it is asked"
+    assert len(suite.generate("hello", max_tokens=4).token_ids) == 4
+    pieces = suite.stream("hello", max_tokens=4)
+    assert "".join(piece.text for piece in pieces) == pieces.answer.text
+    suite.close()
+    suite.close()
+    assert {*threading.enumerate()} <= before
+
+
+def test_what_nobody_holds_is_closed(pair: ModelPair) -> None:
+    before = {*threading.enumerate()}
+    stream = tandem.embedded().stream("hello", max_tokens=24, seed=3)
+    assert len([token for piece in stream for token in piece.token_ids]) == 24
+    del stream
+    while not {*threading.enumerate()} <= before:  # until the test's time is up
+        time.sleep(0.01)
+    assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
+
+
+def test_a_program_may_end_with_a_suite_open() -> None:
+    program = (
+        "import tandem\n"
+        "from tandem.api import suites\n"
+        "from tests.unit.cli.scripted_pair import scripted_pair\n"
+        "suites.load_pair = lambda draft, target: scripted_pair()\n"
+        "suite = tandem.embedded(demo=True)\n"
+        "print(len(suite.generate('hello', max_tokens=4).token_ids))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert ended.stdout == "4\n"
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_text_in_chat_is_one_turn_of_the_user(suite: tandem.Suite) -> None:
+    turns = suite.chat(MESSAGES, max_tokens=8, seed=1)
+    assert suite.chat("hello", max_tokens=8, seed=1).text == turns.text
+    with pytest.raises(tandem.InvalidArgument, match=r"^messages: must be of type "):
+        suite.chat(3)  # type: ignore[arg-type]
+    with pytest.raises(tandem.InvalidArgument, match=r"^timeout_s: must be of type float"):
+        suite.chat("hello", timeout_s="long")  # type: ignore[arg-type]
 
 
 async def test_the_same_in_asyncio(pair: ModelPair) -> None:
@@ -180,6 +235,18 @@ def test_bad_arguments_of_an_embedded_suite(tmp_path: object) -> None:
         tandem.embedded(mbps=-1)
     with pytest.raises(tandem.InvalidArgument, match="does not exist"):
         tandem.embedded(device_documents=["nothing-here"])
+    wrong: dict[str, Any] = {
+        "rtt_s": "far",
+        "threads": 1.5,
+        "draft": 3,
+        "device_documents": "notes",
+    }
+    for name, value in wrong.items():
+        with pytest.raises(tandem.InvalidArgument, match="must be of type") as refused:
+            tandem.embedded(**{name: value})
+        assert refused.value.field == name
+    with pytest.raises(tandem.InvalidArgument, match=r"^endpoint: must be of type str, is 3"):
+        tandem.connect(3)  # type: ignore[arg-type]
 
 
 def test_figures_are_those_of_the_command_line() -> None:
@@ -194,7 +261,7 @@ def test_importing_is_cheap_and_the_names_are_there() -> None:
     program = (
         "import sys, tandem\n"
         "print(*sys.modules)\n"
-        "assert set(tandem.__all__) <= set(dir(tandem))\n"
+        "assert dir(tandem) == sorted(tandem.__all__)\n"
         "[getattr(tandem, name) for name in tandem.__all__]\n"
         "assert tandem.connect.__doc__ and 'torch' not in sys.modules\n"
     )

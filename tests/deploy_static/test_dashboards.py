@@ -15,7 +15,7 @@ from tandem.learning.series import LearningSeries
 from tandem.telemetry.engine_series import EngineSeries
 from tandem.telemetry.metric import metrics_of
 from tandem.telemetry.metrics import ALL_METRICS, MethodSeries
-from tests.deploy_static.series import complaints, exported
+from tests.deploy_static.series import complaints, exported, rules
 from tests.programs import REPOSITORY, output
 from tools.observability.dashboards import DASHBOARDS, substituted
 from tools.observability.grafana import (
@@ -71,6 +71,57 @@ def test_every_panel_is_described_and_has_a_unit_and_the_chosen_datasource(
         assert panel["fieldConfig"]["defaults"].get("unit") or panel["type"] == "alertlist"
         for target in panel["targets"]:
             assert target["datasource"]["uid"] == "${datasource}"
+
+
+@every_dashboard
+def test_every_number_has_colours_that_change_at_rising_values(dashboard: Dashboard) -> None:
+    for panel in panels(dashboard):
+        if panel["type"] == "stat":
+            first, *rising = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+            assert first["value"] is None, panel["title"]
+            values = [step["value"] for step in rising]
+            assert values == sorted(values), panel["title"]
+
+
+def first_row() -> dict[str, dict[str, Any]]:
+    """The panels of the first row of the overview, by title."""
+    (overview,) = (dashboard for dashboard in DASHBOARDS if dashboard.uid == "tandem-overview")
+    top = panels(overview)[0]["gridPos"]["y"]
+    return {each["title"]: each for each in panels(overview) if each["gridPos"]["y"] == top}
+
+
+def test_the_first_row_of_the_overview_is_latency_throughput_and_failures() -> None:
+    row = first_row()
+    assert {title: panel["fieldConfig"]["defaults"]["unit"] for title, panel in row.items()} == {
+        "TTFT": "s",
+        "TPOT": "s",
+        "Tokens per second": "suffix: tok/s",
+        "Tokens per pass": "none",
+        "Failed requests": "percentunit",
+    }
+    assert sum(panel["gridPos"]["w"] for panel in row.values()) == COLUMNS
+    for title in ("TTFT", "TPOT"):
+        queries = {each["legendFormat"]: each["expr"] for each in row[title]["targets"]}
+        assert list(queries) == ["p50", "p95"]
+        assert queries["p50"].startswith("histogram_quantile(0.5, ")
+        assert queries["p95"].startswith("histogram_quantile(0.95, ")
+
+
+@pytest.mark.parametrize(
+    ("title", "alert"),
+    [
+        ("TTFT", "TandemSlowFirstToken"),
+        ("TPOT", "TandemSlowTokens"),
+        ("Failed requests", "TandemRequestsFail"),
+    ],
+)
+def test_a_number_is_red_where_its_alert_fires(title: str, alert: str) -> None:
+    panel = first_row()[title]
+    assert alert in panel["description"]
+    (condition,) = (rule["expr"] for rule in rules() if rule.get("alert") == alert)
+    steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    red_from = {step["value"] for step in steps if step["color"] == "red"}
+    assert red_from == {float(condition.rpartition(" > ")[2])}
 
 
 @every_dashboard

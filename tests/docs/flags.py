@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import click
 
-from lab.commands.sim_fleet import sim_fleet
 from tandem.cli import main
 from tests.docs.blocks import Command
 from tests.programs import REPOSITORY
@@ -57,7 +56,7 @@ def folders() -> frozenset[str]:
 def all_flags() -> frozenset[str]:
     """Every flag of every command and service."""
     found = {f"--{name.replace('_', '-')}" for s in SERVICES.values() for name in s.model_fields}
-    pending: list[click.Command] = [main, sim_fleet]
+    pending: list[click.Command] = [main]
     while pending:
         command = pending.pop()
         context = click.Context(command)
@@ -85,8 +84,6 @@ def _tandem_complaints(words: tuple[str, ...]) -> Iterator[str]:
             yield f"{' '.join(words)}: no such service"
             return
         flags = flags | {f"--{name.replace('_', '-')}" for name in service.model_fields}
-    if command.name == "sim" and "--fleet" in rest:
-        flags = _flags(sim_fleet) | {"--fleet"}
     for word in rest:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in flags:

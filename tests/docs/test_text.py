@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import tomllib
@@ -145,10 +146,14 @@ def test_the_life_of_a_request_names_files_that_are_there() -> None:
         assert any((REPOSITORY / place / file).is_file() for place in ("", "tandem")), file
 
 
-def test_every_option_of_the_python_api_is_described() -> None:
-    described = set(CODE.findall(prose_of("docs/python-api.md")))
+def test_everything_public_in_python_is_described() -> None:
+    described = set(CODE.findall(text_of("docs/reference/python.md")))
+    assert set(tandem.__all__) - {"GenerationOptions", "__version__"} <= described
     assert set(tandem.GenerationOptions.__annotations__) <= described
-    assert set(inspect.signature(tandem.embedded).parameters) <= described
+    for maker in (tandem.embedded, tandem.connect):
+        assert set(inspect.signature(maker).parameters) <= described
+    for kind in (tandem.Answer, tandem.Piece, tandem.Figures, tandem.SideFigures):
+        assert {field.name for field in dataclasses.fields(kind)} <= described
 
 
 def test_every_extra_is_described() -> None:

@@ -76,7 +76,8 @@ def verifier_opening(preset: Preset) -> verifier_pb2.VerifyRequest:
         params=GenerationParams(max_tokens=40),
         settings=preset.verify_settings,
     )
-    return EdgeCodec(V, preset.verify_settings).encode(opening)
+    frame: verifier_pb2.VerifyRequest = EdgeCodec(V, preset.verify_settings).encode(opening)
+    return frame
 
 
 def verify_request(raw: bytes) -> None:

@@ -206,11 +206,3 @@ def test_a_bad_share_stops_the_start_and_is_named(
         load_settings(AggregatorSettings, {})
     assert str(refusal.value).startswith("TANDEM_SHARE_PREFIXES: must ")
     assert why in str(refusal.value)
-
-
-@pytest.mark.parametrize(("text", "meant"), [("true", "*"), ("false", ""), ("1", "*"), ("0", "")])
-def test_the_switch_of_older_releases_is_understood(
-    text: str, meant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TANDEM_SHARE_PREFIXES", text)
-    assert load_settings(AggregatorSettings, {}).share_prefixes == meant

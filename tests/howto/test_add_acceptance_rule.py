@@ -58,7 +58,7 @@ from collections import Counter
 from pathlib import Path
 
 import tandem
-from tandem.specdec.messages import CloudMessage, Committed, FrameHeader
+from tandem.specdec.messages import CloudMessage, Committed
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import NeverAccepts, acceptance_type
 from tandem.wire.open_codec import open_from_proto, open_to_proto
@@ -101,12 +101,7 @@ def test_the_cloud_accepts_no_draft() -> None:
 
 def test_it_travels() -> None:
     opened = opening(PRESET)
-    header = FrameHeader(
-        session=opened.session,
-        base=opened.base,
-        prefix_hash=opened.prefix_hash,
-    )
-    decoded = open_from_proto(header, open_to_proto(opened), context_length=512).settings
+    decoded = open_from_proto(open_to_proto(opened), context_length=512)["settings"]
     assert acceptance_type(decoded) is NeverAccepts
     assert not PRESET.lossy
 '''

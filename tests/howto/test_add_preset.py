@@ -19,7 +19,6 @@ GENERATE = """\
 from pathlib import Path
 
 import tandem
-from tandem.specdec.messages import FrameHeader
 from tandem.specdec.presets import PRESETS, find_preset
 from tandem.wire.open_codec import open_from_proto, open_to_proto
 from tests.virtual_time.cases import model_pair, run
@@ -29,12 +28,7 @@ assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
 preset = find_preset("eager")
 preset.validate()
 opened = opening(preset)
-header = FrameHeader(
-    session=opened.session,
-    base=opened.base,
-    prefix_hash=opened.prefix_hash,
-)
-decoded = open_from_proto(header, open_to_proto(opened), context_length=512).settings
+decoded = open_from_proto(open_to_proto(opened), context_length=512)["settings"]
 assert (decoded.preset_name, decoded.acceptance) == (preset.name, preset.acceptance)
 models = model_pair(12, noise=0.4)
 texts = {}

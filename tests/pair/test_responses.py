@@ -65,7 +65,8 @@ async def test_a_text_is_a_chat_s(client: AsyncOpenAI) -> None:
     cut = chat.choices[0].finish_reason == "length"
     assert answer.status == ("incomplete" if cut else "completed")
     told = answer.to_dict() | {"created_at": int(answer.created_at)}
-    assert ResponseObject.model_validate(told).model_dump(by_alias=True, exclude_unset=True) == told
+    read = ResponseObject.model_validate(told)
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == told
 
 
 async def test_a_stream_makes_up_the_same_answer(client: AsyncOpenAI) -> None:
@@ -124,7 +125,6 @@ async def test_calls_are_items_and_so_are_their_outputs(client: AsyncOpenAI) -> 
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{**ADD, "parameters": {"type": "shape"}}]}, "tools"),
         ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 3}}}}, "text"),
-        ({"background": True}, "background"),
     ],
 )
 async def test_what_cannot_be_is_named(

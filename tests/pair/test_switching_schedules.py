@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tandem.control import controller
-from tandem.control.controller import LeastCost, latency_aware
+from tandem.control import latency_aware as control
+from tandem.control.latency_aware import latency_aware
+from tandem.control.least_cost import LeastCost
 from tandem.control.schedule import Control, Schedule
 from tandem.core.probs import Array
 from tandem.netem.link_model import link_from, shape_from
@@ -152,7 +153,7 @@ def sequences(
         schedules.add(schedule := latency_aware(*arguments, **named))
         return schedule
 
-    monkeypatch.setattr(controller, "latency_aware", recorded)
+    monkeypatch.setattr(control, "latency_aware", recorded)
     found, switched = [], 0
     for seed in range(samples):
         schedules.clear()

@@ -27,10 +27,10 @@ from tandem.two_sided.protocol.decoder_machine import probs_sampling
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
@@ -166,8 +166,8 @@ class AggregatorPeer:
             if isinstance(found, kind):
                 return found
 
-    async def drafts(self, count: int) -> list[DecodingDraft]:
-        return [await self.answer(DecodingDraft) for _ in range(count)]
+    async def drafts(self, count: int) -> list[SideDraftFrame]:
+        return [await self.answer(SideDraftFrame) for _ in range(count)]
 
     async def ending(self) -> tuple[str, str]:
         """Status and details, when the decoder ends the stream."""

@@ -22,6 +22,7 @@ from tandem.two_sided.protocol.mixture import (
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.decoding.v1 import decoding_pb2
 from tests.services.decoding_peer import prefix_of
 from tests.services.device_peer import collaboration, opening_fields
 from tests.services.scripted_suite import emulated
@@ -84,7 +85,7 @@ BAD_FRAMES: dict[str, tuple[dict[str, Any], str]] = {
     "a foreign token": ({"target": pb.Target(token_ids=[64])}, "INVALID_ARGUMENT token_ids"),
     "another session": ({"session": 2, "ping": pb.Ping()}, "INVALID_ARGUMENT message"),
     "a draft without its distribution": (
-        {"draft": pb.SideDraft(token_id=1)},
+        {"draft": decoding_pb2.Draft(token_id=1)},
         "INVALID_ARGUMENT probs",
     ),
     "a fetch of nothing": ({"fetch": pb.Fetch()}, "INVALID_ARGUMENT count"),
@@ -111,7 +112,7 @@ async def test_drafts_cost_nothing_before_the_vocabulary_is_compared(tmp_path: P
         fields = opening_fields(suite) | {"vocabulary_size": 2**22, "vocabulary_hash": "abc"}
         begin = pb.CollaborateRequest(open=pb.CollaborationOpen(**fields), **head)
         probs = sparse_probs_to_bytes(np.ones(2, np.float32) / 2, "float32")
-        draft = pb.CollaborateRequest(draft=pb.SideDraft(token_id=1, probs=probs), **head)
+        draft = pb.CollaborateRequest(draft=decoding_pb2.Draft(token_id=1, probs=probs), **head)
         tracemalloc.start()
         try:
             code, _ = await collaboration(suite.cloud_aggregator.target, [begin, *[draft] * 8])

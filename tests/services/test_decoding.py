@@ -21,8 +21,8 @@ from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.decoding.document_files import DocumentFiles
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingDraft,
     DecodingText,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.mixture import Side, log_mass
@@ -164,7 +164,7 @@ async def test_relevances_are_estimated_anew_from_the_text(every: int) -> None:
         await peer.send_target(*committed)
         text, drafts = (*start, *committed), 0
         while drafts < 4:
-            draft = await peer.answer(DecodingDraft)
+            draft = await peer.answer(SideDraftFrame)
             if draft.committed < len(text) - drafts:
                 continue  # drawn before the target came
             (token_id, probs), mass = expected(text)
@@ -213,7 +213,7 @@ async def test_targets_become_text_up_to_a_stop_string() -> None:
         assert [it.token_texts for it in texts] == [("<6>",), ("<7>", "<9>"), ("<7>", "<8>"), ()]
         assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
         assert await peer.cancel() == ("OK", "")
-        assert not any(isinstance(answer, DecodingDraft) for answer in peer.answers)
+        assert not any(isinstance(answer, SideDraftFrame) for answer in peer.answers)
 
 
 async def test_text_held_back_comes_with_the_last_target() -> None:

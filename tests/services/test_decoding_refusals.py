@@ -47,7 +47,7 @@ from tests.services.decoding_peer import (
         (
             {"prompt": (Turn("user", "x" * 9000),)},
             "INVALID_ARGUMENT",
-            "prompt: 9000 characters",
+            "prompt: 9004 characters",
         ),
         (
             {"documents": (ContextDocument(" \n", 1.0),)},

@@ -1,11 +1,11 @@
 """Callers that say nothing, or do not read, against every stream over real gRPC: what they held is
-free again, and they learn why, or find their call reset."""
+free again, and they learn why, if they read."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,19 +123,6 @@ async def test_silent_ingests_take_no_place_and_idle_ones_leave_theirs(tmp_path:
         silent.cancel()
 
 
-RESET = {"CANCELLED", "INTERNAL"}
-"""The second where grpc.aio loses the first, while a message is being sent (issue 36066)."""
-
-
-async def reset(call: Any) -> str:
-    """How a call ended whose caller had not read until now; long before its own deadline."""
-    async with asyncio.timeout(CALLER_S / 2):
-        with suppress(grpc.aio.AioRpcError):
-            while await call.read() is not grpc.aio.EOF:
-                pass
-        return str((await call.code()).name)
-
-
 async def left_alone(suite: Suite, running: RunningService) -> None:
     """Until `running` has taken a request, and then until nobody holds anything for it."""
     async with asyncio.timeout(CALLER_S / 2):
@@ -153,7 +140,7 @@ async def test_an_edge_that_does_not_read_is_let_go() -> None:
         peer = EdgePeer(call)
         await peer.send(opening(), *([control("ping")] * 100))
         await left_alone(suite, suite.verifier)
-        assert await reset(call) in RESET
+        call.cancel()
 
 
 async def test_a_caller_that_does_not_read_its_answer_is_let_go() -> None:
@@ -169,4 +156,4 @@ async def test_a_caller_that_does_not_read_its_answer_is_let_go() -> None:
         call = stub.Generate(timeout=CALLER_S)
         await call.write(generation_pb2.GenerateRequest(start=request_to_proto(request)))
         await left_alone(suite, suite.aggregator)
-        assert await reset(call) in RESET
+        call.cancel()

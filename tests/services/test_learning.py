@@ -32,7 +32,6 @@ from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, draft_engine, scripted_suite
 from tests.services.scripted_suite import Path as Link
 from tests.services.test_kept_prefixes import tiny_model
-from tests.services.test_other_versions import older, path_of
 
 TOKENS = 24
 QUESTIONS = 36
@@ -273,20 +272,3 @@ async def test_a_caller_whose_texts_are_not_kept_costs_the_link_nothing_more(
         ]
     down = [answer.summary.downlink_bytes for answer in answers if answer.summary is not None]
     assert down[0] > down[1] + 8 * 8 * TOKENS / 2
-
-
-async def test_a_cloud_of_an_older_release_that_tells_nothing_will_do(
-    draft: Engine, tmp_path: Path
-) -> None:
-    params = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
-    request = GenerationRequest("a question", "coupled", params)
-    async with learning_suite(draft, None) as suite:
-        plain = await suite.client.generate(request)
-    older_cloud = path_of(older, [])
-    async with learning_suite(draft, tmp_path, top_logprobs=3, path=older_cloud) as suite:
-        answer = await suite.client.generate(request)
-        await learned(suite)
-    assert texts([answer]) == texts([plain])
-    assert answer.summary is not None
-    assert answer.summary.resumes == 0, "no frame was refused"
-    assert kept_texts(tmp_path, draft) == 1

@@ -13,12 +13,12 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.services.drafter.tokenising import MAX_CHARACTERS_PER_TOKEN
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tandem.text.prompt_reading import MAX_CHARACTERS_PER_TOKEN
 from tests.long_runs import LONG
 from tests.services.scripted_suite import (
     CONTEXT,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -22,7 +21,6 @@ from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, emulated, scripted_suite
 from tests.services.test_logprobs import TELLING
-from tests.services.test_other_versions import older, path_of
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 """The scripted target's."""
@@ -135,10 +133,3 @@ async def test_a_cloud_that_never_comes_back_leaves_them_unknown() -> None:
     assert answer.unverified == list(range(len(answer.token_ids)))
     assert answer.prompt.token_ids == list(PROMPT)
     assert all(map(math.isnan, answer.prompt.logprobs))
-
-
-async def test_an_older_cloud_that_would_not_tell_is_refused() -> None:
-    async with scripted_suite(path=path_of(older, [])) as suite:
-        with pytest.raises(Rejected, match="log-probabilities of prompts") as refused:
-            await suite.client.generate(asking())
-    assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION

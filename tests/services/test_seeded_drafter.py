@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tandem.control.controller import controller_for
 from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
+from tandem.control.least_cost import LeastCost
 from tandem.control.schedule import Schedule
 from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.presets import PRESETS
@@ -178,7 +178,4 @@ async def test_a_real_prometheus_changes_what_a_new_drafter_does(tmp_path: Path)
 
 def _first_schedule(known: WarmStart) -> Schedule:
     """What preset `auto` begins with."""
-    preset = PRESETS["auto"]
-    controller = controller_for(preset.control, preset.schedule, warm_start=known)
-    controller.connected(0.0)
-    return controller.schedule
+    return LeastCost(PRESETS["auto"].schedule, known).schedule

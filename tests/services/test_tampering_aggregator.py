@@ -15,6 +15,7 @@ from tandem.net.status import Rejected
 from tandem.specdec.messages import GenerationParams
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.decoding.v1 import decoding_pb2
 from tests.services.scripted_suite import listening
 from tests.services.two_sided_suite import two_sides
 
@@ -33,7 +34,7 @@ def answer(opening: pb.CollaborateRequest, **message: Any) -> pb.CollaborateResp
 
 
 def draft(opening: pb.CollaborateRequest, **fields: Any) -> pb.CollaborateResponse:
-    return answer(opening, draft=pb.SideDraft(**fields))
+    return answer(opening, draft=decoding_pb2.Draft(**fields))
 
 
 BAD: dict[str, Answers] = {

@@ -12,12 +12,12 @@ from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.tokenising import (
     LONG_CHARACTERS,
-    MAX_CHARACTERS_PER_TOKEN,
     THREADS,
     PromptTokens,
 )
 from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedTokenizer
+from tandem.text.prompt_reading import MAX_CHARACTERS_PER_TOKEN
 
 CONTEXT = LONG_CHARACTERS
 

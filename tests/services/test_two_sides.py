@@ -31,10 +31,11 @@ from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
-from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
+from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import (
     Side,
+    SideDraft,
     coupled_side,
     log_mass,
     mixture,
@@ -131,8 +132,8 @@ def decided(
     if mode is AggregationMode.COIN:
         return int(drafts[coupled_side(weights, rng, position)][0])
     return aggregate_sent(
-        SentDraft(device, device_probs),
-        SentDraft(cloud, cloud_probs),
+        SideDraft(device, device_probs),
+        SideDraft(cloud, cloud_probs),
         weights=weights,
         rng=rng,
         position=position,

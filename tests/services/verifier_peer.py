@@ -65,7 +65,7 @@ def opening(
         params=GenerationParams(seed=3, max_tokens=max_tokens, ignore_eos=True),
         settings=_precise(PRESETS[preset].fitted(VOCABULARY)).verify_settings,
     )
-    frame = EdgeCodec(VOCABULARY, message.settings).encode(message)
+    frame: pb.VerifyRequest = EdgeCodec(VOCABULARY, message.settings).encode(message)
     for name, value in changes.items():
         if name == "sampling":
             frame.open.params.sampling.CopyFrom(value)

@@ -67,9 +67,6 @@ def opened_for(edge: EdgeMachine) -> Opened:
         4096,
         request.eos_token_ids,
         "target",
-        processes=True,
-        tells_prompt_logprobs=True,
-        processes_thinking=True,
         cloud_drafts=request.preset.cloud_drafts,
     )
 

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from tandem.control.controller import Controller
 from tandem.core.randomness import RandomSource
 from tandem.specdec.choices import Control
 from tandem.specdec.edge_stats import EdgeStats
+from tandem.specdec.measuring import Measuring
 from tandem.specdec.messages import Work
 from tandem.specdec.presets import Preset
 from tests.exact import ExactRandom
@@ -92,7 +94,7 @@ class Interleaved(Lockstep):
     def state(self) -> str:
         """All that decides what may follow."""
         fixed = self.edge.request.preset.control is Control.FIXED
-        apart = (EdgeStats, NumberPerDecision, *((type(self.edge.controller),) if fixed else ()))
+        apart = (EdgeStats, NumberPerDecision, *((Controller, Measuring) if fixed else ()))
         parts = [
             self.edge,
             self.cloud,

@@ -397,7 +397,7 @@ class Lockstep:
             if due > self._turn:
                 return
             self._cloud_drafting = None
-            cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.01 * len(drafts))
+            cloud.drafted(task, drafts, task.position + len(drafts) - 1)
 
     def _early_verdicts(
         self, cloud: CloudMachine, work: VerifyTask

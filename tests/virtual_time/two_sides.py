@@ -23,10 +23,10 @@ from tandem.testing.simulation.two_sided_answer import (
 )
 from tandem.testing.simulation.virtual_time import Faults
 from tandem.two_sided.protocol.counters import MeasurementSink
-from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
+from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import Side, coupled_side, mixture, side_weights
+from tandem.two_sided.protocol.mixture import Side, SideDraft, coupled_side, mixture, side_weights
 from tandem.two_sided.protocol.placement import PlacementPolicy, placement_policy_for
 from tandem.two_sided.protocol.presets import (
     AggregationMode,
@@ -235,7 +235,7 @@ def central_token(
     drafts = {}
     for side, probs in ((Side.DEVICE, device), (Side.CLOUD, cloud)):
         token, sent = local_draft(probs, choices, rng=rng, position=position, side=side)
-        drafts[side] = SentDraft(token, probs if sent is None else sent)
+        drafts[side] = SideDraft(token, probs if sent is None else sent)
     if request.preset.mode is AggregationMode.COIN:
         return drafts[coupled_side(weights, rng, position)].token_id
     decided = aggregate_sent(

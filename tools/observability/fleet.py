@@ -7,7 +7,7 @@ from tandem.telemetry.document_series import MeasuredSideSeries as Measured
 from tandem.telemetry.engine_series import EngineSeries as Engine
 from tandem.telemetry.metrics import AccessSeries as Access
 from tandem.telemetry.metrics import MethodSeries as Method
-from tools.observability.grafana import Dashboard, Number, Panel, Query, Row
+from tools.observability.grafana import Dashboard, Number, Panel, Query, Row, Threshold
 from tools.observability.overview import NO_FAILURES
 from tools.observability.promql import (
     average,
@@ -23,6 +23,7 @@ from tools.observability.promql import (
 
 AT_EDGE = {"side": "device"}
 IN_CLOUD = {"side": "cloud"}
+ALERT_BEFORE_S = 7 * 86400
 PLACE = "namespace, instance"
 EDGE = "{{namespace}} {{instance}}"
 CLOUD = "{{instance}} → {{cloud}}"
@@ -74,6 +75,8 @@ _NOW = Row(
             (Query(f"min({total(Access.certificate_valid, PLACE, {})})", "first"),),
             "stat",
             width=4,
+            lowest="red",
+            thresholds=(Threshold("green", ALERT_BEFORE_S),),
         ),
     ),
 )

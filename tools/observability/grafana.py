@@ -34,6 +34,8 @@ ANNOTATIONS = (
 """Marks on every graph: name, PromQL that holds when it happened, text."""
 
 Kind = Literal["timeseries", "stat", "alertlist"]
+Colour = Literal["text", "green", "yellow", "red"]
+"""Of a number; `text` is that of all other text, for numbers that are neither good nor bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,18 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Threshold:
+    """A colour from this value on."""
+
+    colour: Colour
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
-    """One graph. `unit` is one of Grafana's; `description` says what to make of it. A list of
-    alerts has neither unit nor queries."""
+    """One graph. `unit` is one of Grafana's; `description` says what to make of it. Below the first
+    of the rising `thresholds` its number is of the colour `lowest`; a graph over time has them as
+    dashed lines. A list of alerts has neither unit nor queries."""
 
     title: str
     description: str
@@ -58,6 +69,8 @@ class Panel:
     height: int = 8
     stacked: bool = False
     highest: float | None = None
+    lowest: Colour = "text"
+    thresholds: tuple[Threshold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,8 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     defaults: dict[str, Any] = {"unit": panel.unit} if panel.unit else {}
     if panel.highest is not None:
         defaults |= {"min": 0, "max": panel.highest}
+    if panel.kind == "stat" or panel.thresholds:
+        defaults["thresholds"] = {"mode": "absolute", "steps": _steps(panel)}
     if panel.kind == "timeseries":
         stacking = {"mode": "normal" if panel.stacked else "none", "group": "A"}
         defaults["custom"] = {
@@ -183,6 +198,8 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
             "axisSoftMin": 0,  # what only grows and shrinks above zero is not magnified
             "stacking": stacking,
         }
+        if panel.thresholds:
+            defaults["custom"]["thresholdsStyle"] = {"mode": "dashed"}
     return {
         "id": number,
         "type": panel.kind,
@@ -204,6 +221,12 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
             for index, query in enumerate(panel.queries)
         ],
     }
+
+
+def _steps(panel: Panel) -> list[dict[str, Any]]:
+    """The colours of a number. Without any, Grafana's own turn red at 80."""
+    rising = ({"color": each.colour, "value": each.value} for each in panel.thresholds)
+    return [{"color": panel.lowest, "value": None}, *rising]
 
 
 _OPTIONS: dict[Kind, dict[str, Any]] = {

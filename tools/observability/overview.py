@@ -7,7 +7,7 @@ from prometheus_client import Histogram
 from tandem.telemetry.metric import Metric
 from tandem.telemetry.metrics import HttpSeries as Http
 from tandem.telemetry.metrics import MethodSeries as Method
-from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
+from tools.observability.grafana import Dashboard, Panel, Query, Row, Threshold, Variable
 from tools.observability.promql import (
     PRESET_AND_MODEL,
     mean,
@@ -28,16 +28,42 @@ IN_CLOUD = {**PRESET_AND_MODEL, "side": "cloud"}
 _MEAN_TTFT = mean(Method.time_to_first_token, "", OWN)
 
 
-def _quantiles(title: str, description: str, metric: Metric[Histogram]) -> Panel:
+SLOW_TTFT = (Threshold("yellow", 1.0), Threshold("red", 5.0))
+SLOW_TPOT = (Threshold("yellow", 0.1), Threshold("red", 0.5))
+"""In seconds; a person reads some ten tokens a second."""
+
+
+def _latency_now(
+    title: str, description: str, metric: Metric[Histogram], slow: tuple[Threshold, ...]
+) -> Panel:
+    queries = tuple(
+        Query(quantile(share, metric, "", OWN), name)
+        for share, name in ((0.5, "p50"), (0.95, "p95"))
+    )
+    return Panel(
+        title,
+        description,
+        "s",
+        queries,
+        "stat",
+        width=6,
+        height=4,
+        lowest="green",
+        thresholds=slow,
+    )
+
+
+def _quantiles(
+    title: str,
+    description: str,
+    metric: Metric[Histogram],
+    slow: tuple[Threshold, ...] = (),
+) -> Panel:
     queries = tuple(
         Query(quantile(share, metric, "preset", OWN), f"{name} {{{{preset}}}}")
         for share, name in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
     )
-    return Panel(title, description, "s", queries, width=12)
-
-
-def _stat(title: str, description: str, unit: str, expression: str) -> Panel:
-    return Panel(title, description, unit, (Query(expression, title),), "stat", width=4, height=4)
+    return Panel(title, description, "s", queries, width=12, lowest="green", thresholds=slow)
 
 
 OVERVIEW = Dashboard(
@@ -52,35 +78,68 @@ OVERVIEW = Dashboard(
         Row(
             "Now",
             (
-                _stat("Requests", "Requests that ended.", "reqps", rate(Method.requests, "", OWN)),
-                _stat("Tokens", "Committed tokens.", "suffix: tok/s", rate(Method.tokens, "", OWN)),
-                _stat(
-                    "Failed",
-                    "Share of the requests that failed, without cancelled and refused ones and "
-                    "callers' own errors.",
-                    "percentunit",
-                    ratio(
-                        or_zero(rate(Method.requests, "", FAILED)),
-                        rate(Method.requests, "", OWN),
+                _latency_now(
+                    "TTFT",
+                    "Time to first token: half of the requests, and 95 % of them, had it within "
+                    "this. Red as the alert TandemSlowFirstToken.",
+                    Method.time_to_first_token,
+                    SLOW_TTFT,
+                ),
+                _latency_now(
+                    "TPOT",
+                    "Time per output token after the first: of half of the requests, and of 95 % "
+                    "of them, at most this. Red as the alert TandemSlowTokens.",
+                    Method.time_per_output_token,
+                    SLOW_TPOT,
+                ),
+                Panel(
+                    "Tokens per second",
+                    "Committed tokens of all requests.",
+                    "suffix: tok/s",
+                    (Query(rate(Method.tokens, "", OWN), "tokens"),),
+                    "stat",
+                    width=4,
+                    height=4,
+                ),
+                Panel(
+                    "Tokens per pass",
+                    "Committed tokens per forward pass of the target model. The target alone makes "
+                    "1; below that, drafts cost more passes than they save.",
+                    "none",
+                    (
+                        Query(
+                            ratio(
+                                rate(Method.tokens, "", OWN), rate(Method.target_passes, "", OWN)
+                            ),
+                            "tokens",
+                        ),
                     ),
+                    "stat",
+                    width=4,
+                    height=4,
+                    lowest="red",
+                    thresholds=(Threshold("text", 1.0), Threshold("green", 1.2)),
                 ),
-                _stat(
-                    "Running",
-                    "Requests being served.",
-                    "short",
-                    total(Method.requests_running, "", OWN),
-                ),
-                _stat(
-                    "Waiting",
-                    "Admitted requests that wait for a slot.",
-                    "short",
-                    total(Method.requests_waiting, "", OWN),
-                ),
-                _stat(
-                    "TTFT p95",
-                    "95 % of the requests had their first token within this time.",
-                    "s",
-                    quantile(0.95, Method.time_to_first_token, "", OWN),
+                Panel(
+                    "Failed requests",
+                    "Share of the requests that failed, without cancelled and refused ones and "
+                    "callers' own errors. Red as the alert TandemRequestsFail, yellow beyond the "
+                    "error budget.",
+                    "percentunit",
+                    (
+                        Query(
+                            ratio(
+                                or_zero(rate(Method.requests, "", FAILED)),
+                                rate(Method.requests, "", OWN),
+                            ),
+                            "failed",
+                        ),
+                    ),
+                    "stat",
+                    width=4,
+                    height=4,
+                    lowest="green",
+                    thresholds=(Threshold("yellow", 0.01), Threshold("red", 0.05)),
                 ),
             ),
         ),
@@ -92,11 +151,13 @@ OVERVIEW = Dashboard(
                     "TTFT: from the arrival of a request to its first committed token. It "
                     "includes waiting for a slot, prefill on both sides and one round trip.",
                     Method.time_to_first_token,
+                    SLOW_TTFT,
                 ),
                 _quantiles(
                     "Time per output token",
                     "TPOT: (duration - TTFT) / (tokens - 1), once per finished request.",
                     Method.time_per_output_token,
+                    SLOW_TPOT,
                 ),
                 _quantiles(
                     "Inter-token latency",

@@ -1,7 +1,7 @@
 """`bench capacity`: how many sessions one verifier holds where a p95 of TPOT is promised, by who
 drafts: nobody (`ar`), the cloud (`cloud-draft`), the edges (`coupled`, `stream`), or both.
 
-In virtual time, by the fleet's simulator with one verifier whose sessions decode all the time.
+In virtual time, with one verifier whose sessions decode all the time.
 Beside each cell stands what theory allows drafting at the edge to gain over drafting in the cloud,
 and once what SpecEdge reports. `--real` measures two points with processes instead.
 """

@@ -10,9 +10,8 @@ from itertools import product
 from types import MappingProxyType
 
 from lab.bench.harness.suite import Pacing
-from lab.simulation.fleet_capacity import Capacity, sessions_held, together
-from lab.simulation.fleet_figures import FleetFigures
-from lab.simulation.fleet_plan import FleetPlan, Spread
+from lab.simulation.sessions_held import Capacity, sessions_held, together
+from lab.simulation.shared_verifier import VerifierFigures, VerifierPlan
 from tandem.specdec.presets import PRESETS
 
 ALONE = "ar"
@@ -58,11 +57,11 @@ class Cell:
         """Return how many sessions the verifier holds."""
         return _capacity(self._plan(arm, seed), self.tpot_s)
 
-    def together(self, arm: str, sessions: int, seed: int) -> FleetFigures:
+    def together(self, arm: str, sessions: int, seed: int) -> VerifierFigures:
         """Return the figures of this many sessions at once."""
         return together(self._plan(arm, seed), sessions)
 
-    def _plan(self, arm: str, seed: int) -> FleetPlan:
+    def _plan(self, arm: str, seed: int) -> VerifierPlan:
         pacing = replace(TARGETS[self.target], draft_s=self.draft_s)
         return plan_of(arm, pacing, self.rtt_s, self.rate, self.share, seed)
 
@@ -77,7 +76,7 @@ class Cell:
 
 
 @cache
-def _capacity(plan: FleetPlan, tpot_s: float) -> Capacity:
+def _capacity(plan: VerifierPlan, tpot_s: float) -> Capacity:
     return sessions_held(plan, tpot_s)
 
 
@@ -100,21 +99,19 @@ def bound_at(drafting_share: float) -> float:
 
 def plan_of(
     arm: str, pacing: Pacing, rtt_s: float, rate: float, share: float, seed: int
-) -> FleetPlan:
+) -> VerifierPlan:
     """Return the plan of one verifier with these declared times. Plans that differ only in what
     does not concern their preset are equal, so that they are simulated once."""
     preset = PRESETS[arm]
-    return FleetPlan(
+    return VerifierPlan(
         preset,
-        edges=1,
-        verifiers=1,
+        sessions=1,
         verify_first_s=pacing.verify_first_s,
         verify_further_s=pacing.verify_further_s,
-        prompt_token_s=pacing.verify_further_s,
-        draft_s=Spread.of(pacing.draft_s),
+        draft_s=pacing.draft_s,
         # TPOT is measured where tokens leave, so a link delays nothing but an edge's drafts.
-        rtt_s=Spread.of(rtt_s if preset.drafts else 0.0),
-        acceptance_rate=Spread.of(rate if preset.drafts or preset.drafts_in_cloud else 0.0),
+        rtt_s=rtt_s if preset.drafts else 0.0,
+        acceptance_rate=rate if preset.drafts or preset.drafts_in_cloud else 0.0,
         seed=seed,
         cloud_draft_s=share * pacing.verify_first_s if preset.drafts_in_cloud else 0.0,
         cloud_draft_further_s=share * pacing.verify_further_s if preset.drafts_in_cloud else 0.0,

@@ -32,7 +32,7 @@ from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models, Pacing, Suite, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, requests, summary_of
-from lab.simulation.fleet_capacity import together
+from lab.simulation.sessions_held import together
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS

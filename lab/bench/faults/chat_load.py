@@ -1,4 +1,4 @@
-"""Chats that stream answers over HTTP side by side, and what they saw.
+"""Chats that ask side by side, and what they saw.
 
 Invariant: times are the caller's own clock's; tokens that arrive in one event have no time between
 them, so the latency between tokens is that between events.
@@ -6,45 +6,13 @@ them, so the latency between tokens is that between events.
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
 
-from lab.bench.faults.fleet import HOST
-from lab.bench.faults.http_caller import streamed
-
-CALL_S = 120.0
 QUANTILES = (0.5, 0.95, 0.99)
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What chats ask: `think_s` is the mean of the exponential time between an answer and the next
-    question; with `same` each chat asks one question again and again, and gets one text."""
-
-    preset: str
-    max_tokens: int = 48
-    prompt_tokens: int = 24
-    think_s: float = 0.0
-    seed: int = 1
-    same: bool = False
-
-    def body(self, chat: int, turn: int) -> dict[str, Any]:
-        number = 0 if self.same else turn
-        source = random.Random(f"{self.seed} {chat} {number}")
-        return {
-            "model": "scripted",
-            "prompt": [source.randrange(97, 123) for _ in range(self.prompt_tokens)],
-            "max_tokens": self.max_tokens,
-            "seed": self.seed + 1000 * chat + number,
-            "ignore_eos": True,
-            "tandem": {"preset": self.preset, "provenance": True},
-        }
 
 
 @dataclass(slots=True)
@@ -83,67 +51,6 @@ class Turn:
     def within(self, ttft_s: float, tpot_s: float) -> bool:
         """Return whether the answer is complete and kept to these limits of TTFT and TPOT."""
         return not self.failure and self.ttft_s <= ttft_s and (self.tpot_s or 0.0) <= tpot_s
-
-
-async def chats(
-    ports: Sequence[int],
-    traffic: Traffic,
-    count: int,
-    over: asyncio.Event,
-    keys: Sequence[str | None] = (None,),
-    first: int = 0,
-) -> list[Turn]:
-    """Return the turns of `count` chats, spread over ports and keys, which ask until `over` is set.
-    Answers that are under way then are received to their end."""
-
-    async def one(chat: int) -> list[Turn]:
-        source, turns = random.Random(f"think {traffic.seed} {chat}"), list[Turn]()
-        await _think(source.uniform(0, traffic.think_s), over)
-        while not over.is_set():
-            body = traffic.body(chat, len(turns))
-            port = ports[chat % len(ports)]
-            key = keys[chat % len(keys)]
-            turns.append(await ask(chat, port, body, key))
-            wait_s = source.expovariate(1 / traffic.think_s) if traffic.think_s else 0.0
-            await _think(max(wait_s, 0.1 if turns[-1].failure else 0.0), over)
-        return turns
-
-    answers = await asyncio.gather(*(one(chat) for chat in range(first, first + count)))
-    return [turn for turns in answers for turn in turns]
-
-
-async def ask(chat: int, port: int, body: Mapping[str, Any], key: str | None = None) -> Turn:
-    """Ask one question and return the turn; its `failure` says why the answer is not complete."""
-    turn = Turn(chat, time.monotonic())
-    try:
-        async with asyncio.timeout(CALL_S):
-            async for event in streamed(HOST, port, body, key):
-                _take(turn, event)
-    except (OSError, ValueError, TimeoutError) as error:
-        turn.failure = str(error) or type(error).__name__
-    if not turn.failure and len(turn.token_ids) < body["max_tokens"]:
-        turn.failure = "the answer is too short"
-    return turn
-
-
-def _take(turn: Turn, event: Mapping[str, Any]) -> None:
-    if "error" in event:
-        raise ValueError(str(event["error"])[:200])
-    for choice in event.get("choices", ()):
-        extension = choice.get("tandem", {})
-        if tokens := [token["id"] for token in extension.get("provenance", ())]:
-            turn.arrivals.append((time.monotonic(), len(tokens)))
-            turn.token_ids += tokens
-        if choice.get("finish_reason"):
-            turn.figures = extension
-
-
-async def _think(seconds: float, over: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await over.wait()
-    except TimeoutError:
-        return
 
 
 def load_figures(
@@ -199,28 +106,3 @@ def jain(values: Sequence[float]) -> float | None:
     (Jain, Chiu, Hawe 1984). None where there is nothing but zeros."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
-
-
-def longest_gap_s(turns: Sequence[Turn], begins_s: float, ends_s: float = inf) -> float:
-    """Return the longest gap in seconds between two events of one answer, among the gaps that
-    overlap this time."""
-    return max(
-        (
-            after - before
-            for turn in turns
-            for (before, _), (after, _) in pairwise(turn.arrivals)
-            if after >= begins_s and before <= ends_s
-        ),
-        default=0.0,
-    )
-
-
-def wrong_tokens(turns: Sequence[Turn], expected: Mapping[int, Sequence[int]]) -> int:
-    """Return how many tokens of the answers are missing, extra or different from each chat's
-    undisturbed text."""
-    wrong = 0
-    for turn in turns:
-        text = expected[turn.chat]
-        right = sum(a == b for a, b in zip(turn.token_ids, text, strict=False))
-        wrong += max(len(text), len(turn.token_ids)) - right
-    return wrong

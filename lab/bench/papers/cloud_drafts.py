@@ -21,7 +21,6 @@ from lab.bench.papers.paper_table import (
 )
 from lab.bench.papers.picospec_tables import ACCEPTED, DRAFT_LENGTH, acceptance_for
 from lab.bench.papers.picospec_tables import PAIRS as PICOSPEC_PAIRS
-from lab.bench.papers.rows import Rows, span
 from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures
 from tandem.specdec.presets import PRESETS
@@ -92,7 +91,6 @@ def _table(
         basis=Basis.VIRTUAL_TIME,
         declared=f"{declared}. {_DECLARED}",
         compute=compute,
-        finding=_found,
     )
 
 
@@ -119,11 +117,3 @@ def _fsd(testbed: Testbed, labels: Labels) -> Figures:
 def _figures(answers: Sequence[SimulatedAnswer], alone_s: float) -> Figures:
     figures = answers_figures(answers)
     return alone_s / float(figures["tpot_s"]), float(figures["target_passes_per_token"])
-
-
-def _found(rows: Rows) -> str:
-    return (
-        f"A cloud that drafts for itself is {span(rows.ours(SPEEDUP), '.2f')} times as fast as the"
-        " target alone, at any round trip. Drafting at the edge pays where the paper's method is"
-        " faster than that, or where the cloud has no draft model."
-    )

@@ -8,7 +8,6 @@ from statistics import fmean
 import numpy as np
 
 from lab.analysis.dragon_equations import speedup_over_synchronous
-from lab.bench.papers import dragon_findings
 from lab.bench.papers.dragon_gains import curve_table, quality_table
 from lab.bench.papers.dragon_pipelines import pipelines_table, snapshot_table
 from lab.bench.papers.dragon_timings import (
@@ -79,7 +78,6 @@ def _side_gain() -> PaperTable:
         printed="Equation 8, as its text at hand has it, does not follow from Table 1 and the case "
         "study of section 7.4: its first and third cases have the wrong side's rate, as equation "
         "7's weight has.",
-        finding=lambda rows: dragon_findings.slower_side(rows, 1e3 * CLOUD_S),
         compute=_side_gains,
         plots=(Plot("device step, ms", "ΔZ, ms"),),
     )
@@ -116,7 +114,6 @@ def _theorem() -> PaperTable:
         ),
         basis=Basis.COST_MODEL,
         declared="As for Figure 3; the device aggregates.",
-        finding=lambda rows: dragon_findings.overlap(rows, 1e3 * CLOUD_S, 1e3 * ROUND_TRIP_S),
         compute=lambda testbed, labels: (speedup_over_synchronous(_both((0.5, *labels))),),
         plots=(Plot("device step, ms", "speedup"),),
     )
@@ -160,7 +157,6 @@ def _payload() -> PaperTable:
         "and as float32. Coupled: the id, four bytes.",
         printed="The paper's 8-bit indices cannot name 50,272 tokens; ours code the gaps between "
         "ids. How many tokens top-p keeps depends on the model.",
-        finding=dragon_findings.payload,
         compute=_payload_bytes,
     )
 
@@ -207,7 +203,6 @@ def sequence_wise_table() -> PaperTable:
         f"target along its answers, spread over {VOCABULARY:,} ids; steps, added latency and the "
         "time of DRAGON are those of Figure 6.",
         printed="The paper explains its 49.5 % by this transfer, and does not say what it sends.",
-        finding=dragon_findings.sequence_wise,
         compute=_sequence_wise,
     )
 

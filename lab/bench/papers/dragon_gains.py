@@ -10,7 +10,6 @@ from pathlib import Path
 
 from lab.bench.harness.suite import ROOT
 from lab.bench.harness.texts import PEPS, read_peps
-from lab.bench.papers import dragon_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.task_tables import FILES, task_texts
 from lab.bench.papers.testbed import Testbed
@@ -85,7 +84,6 @@ def curve_table() -> PaperTable:
         declared=f"{DECLARED} {WINDOWS} texts; quick: {QUICK_WINDOWS}, with "
         f"{', '.join(map(str, QUICK_COUNTS))} documents a side.",
         printed=PRINTED,
-        finding=dragon_findings.curve,
         compute=_curve,
         needs=("tasks",),
         plots=(
@@ -128,7 +126,6 @@ def quality_table() -> PaperTable:
         "sequence for each document, which the paper does not have. The demo pair's PEPs are held "
         "out from its training.",
         printed=PRINTED,
-        finding=dragon_findings.gains,
         compute=_gains,
         needs=("tasks",),
     )

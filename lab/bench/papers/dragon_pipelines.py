@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from lab.bench.papers import dragon_findings
 from lab.bench.papers.dragon_timings import EVEN_STEPS, pacing_of
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
@@ -80,7 +79,6 @@ def pipelines_table() -> PaperTable:
         basis=Basis.VIRTUAL_TIME,
         declared="The transfers and steps of each figure; drafts accepted and rejected as it says, "
         f"the device aggregates. Mean of {CASE_TOKENS - SETTLED} tokens after the first {SETTLED}.",
-        finding=dragon_findings.pipelines,
         compute=_case_latency,
         draw=_draw_cases,
     )
@@ -141,7 +139,6 @@ def snapshot_table() -> PaperTable:
         "as for Figure 8. ΔZ as the device sees it, whichever side decided: where it is above 0, "
         "the cloud is to aggregate.",
         printed="The paper's acceptance rates are accumulated; ours forget old drafts.",
-        finding=dragon_findings.snapshot,
         compute=_snapshot,
         plots=(Plot("token", "ΔZ, ms"), Plot("token", "α device", words="α", also=("α cloud",))),
         draw=_draw_snapshot,

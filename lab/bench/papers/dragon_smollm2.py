@@ -9,9 +9,8 @@ from lab.bench.harness.report import Row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
-from lab.bench.papers.process_findings import APART, NOT_HERE, none_of
+from lab.bench.papers.process_columns import none_of
 from lab.bench.papers.process_runs import NEEDS_REAL_PAIR, SMOLLM2
-from lab.bench.papers.rows import Rows, of_all, span
 from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided import dragon_latency, dragon_real, dragon_ttft, dragon_ttft_real
 from lab.bench.two_sided.dragon_latency import BASE_RTT_S, answer, ask_questions
@@ -66,32 +65,8 @@ def _latency_table() -> PaperTable:
         "answers themselves report; virtual time has the same model and steps, but excerpts of "
         "PEPs as documents and questions.",
         printed="The paper's 42.4 % is over its own testbed's steps at 300 ms.",
-        finding=_latency_finding,
         compute=_latency,
     )
-
-
-def _latency_finding(rows: Rows) -> str:
-    there = [row for row in rows if row.ours[LATENCY[0]] is not None]
-    if not there:
-        return NOT_HERE
-    longer = [row.mine(LATENCY[3]) for row in there]
-    apart = [row for row in there if abs(row.mine(LATENCY[3]) - 1) > APART]
-    ms = [row.mine(LATENCY[0]) - row.mine(LATENCY[1]) for row in apart]
-    sentences = [f"Processes take {span(longer, '.2f')} times what equation 7 gives."]
-    if apart:
-        sentences.append(
-            f"More than 10 % apart are {of_all(len(apart), len(there))} rows, by {span(ms)} ms a "
-            "token: steps that last longer than paced, gRPC, and the event loops of a side's three "
-            "processes on one core."
-        )
-    other = [row for row in there if abs(row.mine(LATENCY[0]) / row.mine(LATENCY[2]) - 1) > APART]
-    if other:
-        sentences.append(
-            f"{of_all(len(other), len(there)).capitalize()} rows are more than 10 % off virtual "
-            "time, whose documents, and so its acceptance, are others."
-        )
-    return " ".join(sentences)
 
 
 def _models() -> Models | None:
@@ -173,24 +148,7 @@ def _first_token_table() -> PaperTable:
         "and values travel at 100 Mbit/s.",
         printed="The paper's ratios are means over added latencies; the keys and values of its "
         "1.3B model are 114 MB, SmolLM2's a twentieth of that.",
-        finding=_first_token_finding,
         compute=_first_token,
-    )
-
-
-def _first_token_finding(rows: Rows) -> str:
-    there = [row for row in rows if row.ours["÷ dragon"] is not None]
-    if not there:
-        return NOT_HERE
-    (dragon,) = rows.where({"method": "dragon"}).rows
-    words = ", ".join(
-        f"{row.labels['method']} {row.mine('÷ dragon'):.2f} times (printed {printed:g})"
-        for row in there
-        if (printed := row.theirs["÷ dragon"]) is not None
-    )
-    return (
-        f"The first token of `dragon` comes after {dragon.mine('÷ device alone'):.2f} times what "
-        f"the device alone takes; {words}."
     )
 
 

@@ -6,7 +6,6 @@ from statistics import fmean
 
 from lab.bench.harness.report import Row
 from lab.bench.harness.texts import PEPS
-from lab.bench.papers import dragon_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided import dragon_latency, dragon_ttft_real, scheduler
@@ -48,7 +47,6 @@ def latency_table() -> PaperTable:
         printed="`drdg-sw` sends its tokens once at the end without distributions here; what the "
         "paper saved over it was the transfer of all its distributions, which a table below has. "
         "The means over added latencies are in the next one.",
-        finding=dragon_findings.saved,
         compute=_saved,
     )
 
@@ -88,7 +86,6 @@ def overhead_table() -> PaperTable:
         "300 ms (quick: the first and the last). Whole answers by their tokens, over the same of "
         f"`{DEVICE_ONLY}`, at each latency.",
         printed="The paper does not say which of its two models has which mean.",
-        finding=dragon_findings.over_device_alone,
         compute=_overhead,
     )
 
@@ -168,7 +165,6 @@ def first_token_table() -> PaperTable:
         printed="The paper does not say how it uses keys and values of single documents again in "
         "one context. The ratios depend on the declared speed of the device's prefill and of the "
         "link. The paper's abstract has 8.9 times for `drcg-text`, its section 7.3 has 8.6.",
-        finding=dragon_findings.first_tokens,
         compute=_first_tokens,
     )
 
@@ -202,7 +198,6 @@ def strategies_table() -> PaperTable:
         "side's documents are relevant. By eq. 5: the scheduler takes the expected acceptance of "
         "drafts, as section 5.2 has it, not the outcomes. How much steps vary is measured while "
         "recording, so its seconds differ by a few percent from run to run.",
-        finding=dragon_findings.scheduler,
         compute=_totals,
         plots=(
             Plot("added, s", "dragon", False, "s for 100 tokens", ("device", "cloud", "random")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from lab.bench.harness.suite import Pacing
-from lab.bench.papers import process_findings
 from lab.bench.papers.dssd_tables import (
     METHODS,
     PAIRS,
@@ -15,7 +14,7 @@ from lab.bench.papers.dssd_tables import (
     TOP_K,
 )
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
-from lab.bench.papers.process_findings import COLUMNS, columns_of, none_of
+from lab.bench.papers.process_columns import COLUMNS, columns_of, none_of
 from lab.bench.papers.process_runs import (
     NEEDS_REAL_PAIR,
     ProcessRun,
@@ -26,7 +25,6 @@ from lab.bench.papers.process_runs import (
     run_processes,
     shared_distributions,
 )
-from lab.bench.papers.rows import Rows
 from lab.bench.papers.testbed import Testbed
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.probs import SamplingParams
@@ -63,7 +61,6 @@ def tables() -> tuple[PaperTable, ...]:
             "questions with the same models. Of Table 3 the pair of other GPUs is not told apart.",
             printed="The paper's models accept 0.61 (6.7B) and 0.53 (13B) of their drafts. Table 3 "
             "has the cell of 20 ms, 100 Mbit/s and γ = 8 twice; here are its second figures.",
-            finding=_finding,
             compute=_measured,
         ),
     )
@@ -84,19 +81,6 @@ def _rows() -> tuple[PaperRow, ...]:
         PaperRow(labels, (figure, None, *none_of(COLUMNS)), NEEDS_REAL_PAIR)
         for labels, figure in printed.items()
     )
-
-
-def _finding(rows: Rows) -> str:
-    words = process_findings.why_apart(rows)
-    if words == process_findings.NOT_HERE:
-        return words
-    agreed = process_findings.faster_by_both(rows, SPEEDUP, VIRTUAL_SPEEDUP)
-    split = Rows([row for row in rows if str(row.labels["method"]).startswith("DSSD 6.7B")])
-    whole = Rows([row for row in rows if str(row.labels["method"]).startswith("DSD")])
-    ahead = sum(
-        one.mine(SPEEDUP) > other.mine(SPEEDUP) for one, other in zip(split, whole, strict=True)
-    )
-    return f"{words} {agreed} DSSD is faster than DSD in {ahead} of {len(whole)} cells of 6.7B."
 
 
 def _measured(testbed: Testbed, labels: Labels) -> Figures:

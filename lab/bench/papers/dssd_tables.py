@@ -14,7 +14,6 @@ from lab.analysis.cost_models import (
     rejection_probability,
 )
 from lab.analysis.paper_tables import dssd_table_1
-from lab.bench.papers import dssd_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures
@@ -132,7 +131,6 @@ def _table_1() -> PaperTable:
         rows=rows,
         basis=Basis.COST_MODEL,
         declared="20 ms, 100 Mbit/s, 16 bits, 50,000 tokens: what the printed cells ask for.",
-        finding=dssd_findings.rejections,
         compute=_rejections,
         plots=(Plot("γ", "T_comm, ms"),),
     )
@@ -170,7 +168,6 @@ def _table_2() -> PaperTable:
         "a round, where α = 0.61 gives 2.5 by equation 9's own model (2.28 is 4.1 ÷ 1.8, free of "
         "any link). 9.21 s is ten times what its row asks for; the last row's times are a fraction "
         "of what its link asks for.",
-        finding=dssd_findings.homogeneous,
         compute=_homogeneous,
     )
 
@@ -199,7 +196,6 @@ def _table_3() -> PaperTable:
         printed="The cell of 20 ms, 100 Mbit/s and γ = 8 stands there twice, with other figures, "
         "and the text of section 4.2 has others again: see the next table. The paper's drafter "
         "has an older GPU, whose time the printed c holds.",
-        finding=dssd_findings.heterogeneous,
         compute=_heterogeneous,
     )
 
@@ -210,7 +206,6 @@ def _section_4_2() -> PaperTable:
         for where, line in _SECTION_4_2.items()
         for method, figure in zip(METHODS[1:], line, strict=True)
     ]
-    in_table = {row.labels: row.theirs[0] for row in _cells_of_table_3()}
     return PaperTable(
         key="dssd-section-4-2",
         paper="DSSD",
@@ -223,7 +218,6 @@ def _section_4_2() -> PaperTable:
         declared="As for Table 2.",
         printed="In the text 6.7B becomes faster when the bandwidth is halved, which no cost "
         "explains. Of the cell that Table 3 has twice its second row is compared.",
-        finding=lambda rows: dssd_findings.contradicted(rows, in_table),
         compute=lambda testbed, labels: (_predict(str(labels[3]), labels).speedup_over_ar,),
     )
 
@@ -244,7 +238,6 @@ def _bytes() -> PaperTable:
         declared=f"Serialized messages of whole answers, float16 distributions of {VOCABULARY:,} "
         f"tokens, α = {PAIRS['6.7B'].acceptance_rate:g}; after a rejection ours sends {TOP_K} "
         "entries, where equation 8 counts a distribution.",
-        finding=dssd_findings.bytes_of_a_round,
         compute=_round_bytes,
     )
 
@@ -266,7 +259,6 @@ def _grid() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared="As for Table 2.",
         printed="The paper prints six of the 27 cells.",
-        finding=dssd_findings.whole_grid,
         compute=lambda testbed, labels: tuple(
             _predict(method, labels).speedup_over_ar for method in METHODS
         ),
@@ -291,9 +283,6 @@ def _optimum() -> PaperTable:
         rows=tuple(rows),
         basis=Basis.COST_MODEL,
         declared="As for Table 2; γ from 1 to 16.",
-        finding=lambda rows: dssd_findings.interior_optimum(
-            rows, {size: pair.acceptance_rate for size, pair in PAIRS.items()}
-        ),
         compute=_best_lengths,
         plots=(Plot("NTT, ms", "best γ, 6.7B"), Plot("NTT, ms", "best γ, 13B")),
     )

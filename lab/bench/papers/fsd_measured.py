@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.bench.harness.weights import parameters_in
-from lab.bench.papers import fsd_findings
 from lab.bench.papers.fsd_printed import EXIT_TRAINING, ROBOT, SYSTEM, TABLE_5, TABLE_9
 from lab.bench.papers.fsd_runs import DRAFT_LENGTH, batch_latency
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
@@ -38,7 +37,6 @@ def exit_training_table() -> PaperTable:
         declared="The target and its exits, in the last row.",
         printed="Training the paper's models needs them and an A100. Its recipe, on the demo "
         "target's own texts, made the exits of the last row; they are read from their file.",
-        finding=fsd_findings.exits_of_own_target,
         compute=_exits_of_target,
     )
 
@@ -75,7 +73,6 @@ def calibration_table() -> PaperTable:
         "trained, on text that they did not learn from. Error: the expected calibration error of "
         "the confidence, in ten bins; temperatures were fitted on other held-out text.",
         printed="The paper orders early verdicts by this confidence and does not calibrate it.",
-        finding=fsd_findings.calibration,
         compute=_calibration_of,
     )
 
@@ -113,7 +110,6 @@ def system_table() -> PaperTable:
         basis=Basis.MEASURED,
         declared="Of the printed rows c = T_p ÷ T_q is computed from the printed times. The last "
         "row is measured: four draft steps and one pass of the target over one token, one core.",
-        finding=fsd_findings.ratios,
         compute=_system,
     )
 
@@ -143,7 +139,6 @@ def batches_table() -> PaperTable:
         basis=Basis.MEASURED,
         declared="Demo target and demo draft on one core of this machine, one token of each "
         "session after 64; lower quartile of the passes.",
-        finding=fsd_findings.batch_growth,
         compute=batch_latency,
         plots=(Plot("batch", "server, ms", True), Plot("batch", "client, ms", True)),
     )

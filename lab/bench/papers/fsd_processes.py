@@ -6,10 +6,9 @@ from functools import partial
 
 from lab.bench.harness.suite import Models, Pacing
 from lab.bench.harness.texts import prompts
-from lab.bench.papers import process_findings
 from lab.bench.papers.fsd_printed import TABLE_5, TABLE_6_AVERAGES, HardwareTimes
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
-from lab.bench.papers.process_findings import COLUMNS, columns_of, none_of
+from lab.bench.papers.process_columns import COLUMNS, columns_of, none_of
 from lab.bench.papers.process_runs import (
     ProcessRun,
     Questions,
@@ -18,7 +17,6 @@ from lab.bench.papers.process_runs import (
     run_processes,
     shared_distributions,
 )
-from lab.bench.papers.rows import Rows, of_all, span
 from lab.bench.papers.testbed import Testbed
 from tandem.backends.torch.loading import find_exits
 from tandem.core.probs import SamplingParams
@@ -56,7 +54,6 @@ def tables() -> tuple[PaperTable, ...]:
             f"γ = {DRAFT_LENGTH}; {ANSWERS} answers of {TOKENS} tokens at temperature 1. The last "
             "columns are FSD's.",
             printed="The paper's exits are 31 to 39; its clients follow 7 to 30 of them.",
-            finding=_finding,
             compute=_measured,
         ),
     )
@@ -67,20 +64,6 @@ def _printed(line: tuple[float, ...]) -> Figures:
     time."""
     faster, gain, _, missed, _ = line
     return faster, None, gain, None, missed, None
-
-
-def _finding(rows: Rows) -> str:
-    words = process_findings.why_apart(rows)
-    there = [row for row in rows if row.ours[FSD] is not None]
-    if not there:
-        return "The target that is here has no exits, which FSD needs."
-    pays = sum(row.mine(FSD) > 1 for row in there)
-    also = sum(row.mine(f"{FSD}, virtual time") > 1 for row in there)
-    return (
-        f"{words} FSD is faster than SD in {of_all(pays, len(there))} rows by processes, in "
-        f"{of_all(also, len(there))} in virtual time; misses are "
-        f"{span([row.mine('r, %') for row in there], '.0f')} %."
-    )
 
 
 def exits_pair(testbed: Testbed) -> Models:

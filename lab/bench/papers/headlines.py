@@ -229,14 +229,8 @@ HEADLINES = (
         "FSD",
         "The robot: 21 % faster than the cloud alone (0.90 × 1.34)",
         (21.0, 0.90, 1.34),
-        "By the printed times of Table 8a alone the first factor is not below 1. The pair that "
-        "runs here is a miniature that was trained for the table.",
+        "By the printed times of Table 8a alone the first factor is not below 1.",
         Place("fsd-table-8", ("AR → SD", "SD → FSD"), {}),
-        Place(
-            "fsd-table-8-pair",
-            ("AR → SD", "SD → FSD"),
-            {"exits trained on": "texts with pictures"},
-        ),
     ),
     Headline(
         "FSD",

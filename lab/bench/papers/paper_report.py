@@ -29,7 +29,6 @@ from lab.bench.papers import (
     process_cell,
     reweigh_cost,
     reweigh_gain,
-    robot_table,
     task_tables,
     tslt_figures,
     tslt_processes,
@@ -46,7 +45,7 @@ RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
     *(dssd_tables, dssd_processes, picospec_tables, picospec_verification, process_cell),
-    *(fsd_tables, fsd_processes, robot_table, task_tables, tslt_figures, tslt_processes),
+    *(fsd_tables, fsd_processes, task_tables, tslt_figures, tslt_processes),
     *(dragon_figures, dragon_smollm2, reweigh_gain, reweigh_cost),
     cloud_drafts,
 )

@@ -67,8 +67,7 @@ class Plot:
 @dataclass(frozen=True, slots=True)
 class PaperTable:
     """`place` is where the paper has it, `declared` what is paced, simulated or assumed. `printed`
-    says what is to be known of the paper's own figures, and `finding` what ours show beside them:
-    a sentence that follows from the filled rows."""
+    says what is to be known of the paper's own figures."""
 
     key: str
     paper: str
@@ -81,7 +80,6 @@ class PaperTable:
     declared: str
     compute: Compute
     printed: str = ""
-    finding: Callable[[Rows], str] = lambda rows: ""
     goal: Callable[[Rows], Goal] | None = None
     """What the paper claims, where it is to hold here too."""
     needs: tuple[str, ...] = ()
@@ -117,12 +115,6 @@ class PaperTable:
     def quotients(self, ours: Sequence[Figures]) -> str:
         """Return our figures ÷ the printed ones as a sentence; empty where nothing is printed."""
         return compared(self.filled(ours), self.figures)
-
-    def difference(self, ours: Sequence[Figures]) -> str:
-        """Return what ours show beside what is printed, and why they differ."""
-        if finding := self.finding(self.filled(ours)):
-            return finding
-        return "" if self.printed else "The paper prints no figures to compare with."
 
     def checked(self, ours: Figures) -> Figures:
         """Return our figures if there is one for each column of the table; raise ValueError

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lab.analysis.cost_models import LinkTimes, expected_tokens_per_round
-from lab.bench.papers import picospec_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.methods_ablations import picospec_variants
@@ -173,7 +172,6 @@ def _table_1() -> PaperTable:
         printed="The tasks are rates of acceptance here, since none of the four models is. The "
         "paper's tokens/s are more than its accepted length explains: 20.19/s × 148.84 ms (Table "
         "2) are 3.0 tokens a round, not 2.50.",
-        finding=picospec_findings.methods,
         compute=_methods,
         plots=(),
     )
@@ -198,7 +196,6 @@ def _ablation(
         "of it. Without Split-rej ours sends the whole distribution of every draft, in float16. "
         "TTFT in ours is the link and the pass over a prompt of three tokens, and one more pass "
         "where the first draft is accepted.",
-        finding=picospec_findings.ablation,
         compute=lambda testbed, labels: _ablated(testbed, pair, labels),
     )
 
@@ -220,7 +217,6 @@ def _table_4() -> PaperTable:
         + " The printed accepted lengths need another rate for each γ, from 0.55 to 0.71; each "
         "row has its own here. The paper's T_rtt does not grow with γ, its round does by more than "
         "the drafting.",
-        finding=picospec_findings.best_draft_length,
         compute=_by_length,
         plots=(Plot("γ", "tokens/s"),),
     )

@@ -15,7 +15,6 @@ from lab.bench.papers.picospec_tables import (
     TABLE_3,
     acceptance_for,
 )
-from lab.bench.papers.rows import Rows, of_all, span
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.methods_ablations import picospec_variants
 from lab.simulation.answer_figures import answers_figures
@@ -53,7 +52,6 @@ def _schemes() -> PaperTable:
         "prefix before a batch is whole, and prints no passes. As published is "
         "`picospec-preverify`: the idle target feeds the drafts that have come, once a batch, and "
         "the batch is judged as a whole. Ours, `picospec`, judges drafts as they arrive.",
-        finding=_schemes_found,
         compute=_scheme,
     )
 
@@ -74,28 +72,6 @@ def _scheme(testbed: Testbed, labels: Labels) -> Figures:
     preset = replace(presets()[scheme], uplink_precision="float16")
     figures = answers_figures(testbed.declared_answers(preset, PAIRS[name].conditions, rate))
     return 1 / float(figures["tpot_s"]), float(figures["target_passes_per_token"])
-
-
-def _schemes_found(rows: Rows) -> str:
-    none, published, ours = (rows.where({"verification": each}) for each in (NONE, PUBLISHED, OURS))
-
-    def gained(scheme: Rows, figure: str) -> list[float]:
-        pairs = zip(scheme.ours(figure), none.ours(figure), strict=True)
-        return [100 * (mine / alone - 1) for mine, alone in pairs]
-
-    faster = sum(
-        mine > theirs
-        for mine, theirs in zip(ours.ours("tokens/s"), published.ours("tokens/s"), strict=True)
-    )
-    why = ": a preparation is a pass too, and the batch waits for it where it ends late"
-    why = why if 2 * faster > len(ours) else ""
-    return (
-        "Beside whole batches without Fast Verification, the published scheme changes tokens/s by "
-        f"{span(gained(published, 'tokens/s'), '+.0f')} % and passes a token by "
-        f"{span(gained(published, _PASSES), '+.0f')} %; ours by "
-        f"{span(gained(ours, 'tokens/s'), '+.0f')} % and {span(gained(ours, _PASSES), '+.0f')} %. "
-        f"Ours is the faster of the two in {of_all(faster, len(ours))} rows{why}."
-    )
 
 
 def _equation_3() -> PaperTable:
@@ -125,7 +101,6 @@ def _equation_3() -> PaperTable:
         "lead time is the difference of the two waits.",
         printed="Equations 3 and 8 are lost in the text at hand; they are taken from the sentences "
         "around them. The printed TPOT is the time of a round.",
-        finding=_equation_found,
         compute=_by_equation,
     )
 
@@ -144,13 +119,3 @@ def _by_equation(testbed: Testbed, labels: Labels) -> Figures:
     ]
     bubbles = [bubble_s(draft_ms, wait_ms, lead) for lead in (0.0, lead_ms)]
     return lead_ms, *bubbles, *rounds
-
-
-def _equation_found(rows: Rows) -> str:
-    saved = [row.mine("round without, ms") - row.mine("round with, ms") for row in rows]
-    printed = [row.printed("round without, ms") - row.printed("round with, ms") for row in rows]
-    words = "; ".join(
-        f"{row.labels['pair']} {row.labels['task']} {mine:.0f} ms (printed {theirs:+.0f})"
-        for row, mine, theirs in zip(rows, saved, printed, strict=True)
-    )
-    return f"What the lead time saves of a round by the equations: {words}."

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from lab.bench.harness.suite import Pacing
 from lab.bench.harness.texts import prompts
-from lab.bench.papers import picospec_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS
-from lab.bench.papers.process_findings import COLUMNS, columns_of, none_of, why_apart
+from lab.bench.papers.process_columns import COLUMNS, columns_of, none_of
 from lab.bench.papers.process_runs import (
     ProcessRun,
     Questions,
@@ -104,7 +103,6 @@ def tables() -> tuple[PaperTable, ...]:
             "target's first three layers at the edge, paced as the paper's, and sends states of "
             f"{DEMO_HIDDEN_SIZE} numbers in float16.",
             compute=_measured,
-            finding=lambda rows: f"{picospec_findings.processes(rows)} {why_apart(rows)}",
         ),
     )
 

@@ -19,6 +19,7 @@ from lab.bench.papers.rows import span
 from lab.bench.papers.testbed import Testbed
 from lab.machine import QUIET_LOAD
 
+NOTHING_PRINTED = "It prints no figures to compare with."
 OURS = "ours"
 PAPERS = "paper"
 _SHADED = {OURS: "", PAPERS: ' class="theirs"'}
@@ -137,10 +138,8 @@ def notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
     yield "Ours", f"{basis_words(table)}. {table.declared}"
     if quotients := table.quotients(figures):
         yield "Ours ÷ the paper's", quotients
-    if difference := table.difference(figures):
-        yield "Difference", difference
-    if table.printed:
-        yield "The paper", table.printed
+    if printed := table.printed or ("" if quotients else NOTHING_PRINTED):
+        yield "The paper", printed
     if table.goal is not None:
         yield "Goal", f"{table.goal(table.filled(figures)).line()}."
     yield "Command", f"`{command}`"

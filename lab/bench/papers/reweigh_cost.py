@@ -6,7 +6,6 @@ from dataclasses import replace
 from statistics import fmean
 
 from lab.bench.harness.texts import PEPS
-from lab.bench.papers import dragon_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided.dragon_latency import (
@@ -50,7 +49,6 @@ def tables() -> tuple[PaperTable, ...]:
             compute=_cost,
             printed=f"{NEVER:g} tokens are the answer: never. At the beginning of a stretch both "
             "sides' drafts are sent and waited for, with their new h.",
-            finding=dragon_findings.reweighing,
             plots=(Plot("every, tokens", "s a token"),),
         ),
     )

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lab.bench.papers import dragon_findings
 from lab.bench.papers.dragon_gains import (
     DEMO_PAIR,
     PEP_TEXTS,
@@ -63,7 +62,6 @@ def tables() -> tuple[PaperTable, ...]:
             "a cross-encoder, whose weights are not here.",
             compute=_gain,
             printed=f"{NEVER} tokens are the text: never.",
-            finding=dragon_findings.reweighing_gain,
             plots=(Plot("every, tokens", "gain over never, %", True),),
         ),
     )

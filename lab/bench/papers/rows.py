@@ -1,9 +1,9 @@
-"""The filled rows of a table, as sentences about them ask for them. Invariant: a sentence on ours
-follows from the rows: it is chosen, and its numbers are taken, when the report is made."""
+"""The filled rows of a table, and our figures ÷ the paper's. Invariant: the numbers are taken from
+the rows when the report is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,14 +20,6 @@ class FilledRow:
     labels: Mapping[str, Any]
     ours: Mapping[str, Figure]
     theirs: Mapping[str, Figure]
-
-    def mine(self, figure: str) -> float:
-        """Return our figure; 0 where there is none."""
-        return self.ours[figure] or 0.0
-
-    def printed(self, figure: str) -> float:
-        """Return the paper's figure; 0 where it prints none."""
-        return self.theirs[figure] or 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +47,6 @@ class Rows:
         both = ((row.ours[figure], row.theirs[figure]) for row in self.rows)
         return [(mine, printed) for mine, printed in both if not (mine is None or printed is None)]
 
-    def count(self, holds: Callable[[FilledRow], bool]) -> int:
-        return sum(map(holds, self.rows))
-
-    def best(self, figure: str, label: str) -> Any:
-        """Return the label of the row with our largest figure."""
-        return max(self.rows, key=lambda row: row.ours[figure] or 0.0).labels[label]
-
     def values(self, label: str) -> list[Any]:
         """Return the values of a label in these rows, each once."""
         return list(dict.fromkeys(row.labels[label] for row in self.rows))
@@ -72,13 +57,6 @@ def compared(rows: Rows, figures: Sequence[str]) -> str:
     it prints none."""
     parts = [f"{name} {words}" for name in figures if (words := _quotients(rows, name))]
     return f"{'; '.join(parts)}." if parts else ""
-
-
-def of_all(count: int, total: int) -> str:
-    """Return a count in words: "all 6", "none of the 6", "4 of 6"."""
-    if count == total:
-        return f"all {total}"
-    return f"{count} of {total}" if count else f"none of the {total}"
 
 
 def span(values: Sequence[float], form: str = ".3g") -> str:

@@ -9,8 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from lab.analysis.cost_models import expected_tokens_per_round
-from lab.bench.papers import fsd_findings
-from lab.bench.papers.fsd_printed import EXIT_TRAINING, TABLE_5, TABLE_6
+from lab.bench.papers.fsd_printed import TABLE_5, TABLE_6
 from lab.bench.papers.fsd_runs import conditions_of, speeds
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.task_files import FILES as FILES
@@ -60,7 +59,6 @@ def tables() -> tuple[PaperTable, ...]:
             compute=_by_task,
             needs=("tasks",),
             printed=f"The printed τ is of {' on '.join(COLUMN)}.",
-            finding=lambda rows: fsd_findings.by_task(rows, _printed_exit_share()),
         ),
         PaperTable(
             key="tasks-speed",
@@ -77,16 +75,8 @@ def tables() -> tuple[PaperTable, ...]:
             compute=_speed_by_task,
             needs=("tasks",),
             printed="The printed figures are of the same column of Table 6.",
-            finding=fsd_findings.speeds_by_task,
         ),
     )
-
-
-def _printed_exit_share() -> float:
-    """Return how deep in the pass the printed average exit of GSM8K lies, in percent: an exit
-    follows each layer but the last."""
-    exits, *_ = EXIT_TRAINING["lmsys/Vicuna-7B-v1.3"]
-    return 100 * TABLE_6["GSM8K"][4][list(TABLE_5).index(COLUMN)] / (exits + 1)
 
 
 def _printed(task: str, line: int) -> float | None:

@@ -9,7 +9,6 @@ import numpy as np
 from lab.analysis.acceptance_bounds import CandidateBound, candidate_bounds, total_acceptance
 from lab.analysis.cost_models import LinkTimes, Prediction
 from lab.analysis.cost_tslt import fitted_top_k, mc_dsd, sparse_probs_bytes, tslt
-from lab.bench.papers import tslt_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from tandem.control.conditions import PairTimes
@@ -50,7 +49,6 @@ def _theorem() -> PaperTable:
         basis=Basis.DISTRIBUTIONS,
         declared="Positions of held-out text at temperature 1; K is the same share of the demo "
         "pair's vocabulary. A row counts the positions where a refusal before it can happen.",
-        finding=tslt_findings.bound_holds,
         compute=_bounded,
         plots=(Plot("candidate", "|β̂ − β|, mean"), Plot("candidate", "bound, median")),
     )
@@ -71,7 +69,6 @@ def _mass() -> PaperTable:
         declared="The demo draft along held-out text at temperature 1. Its vocabulary is an "
         "eighth of the paper's, so both the same share of it and the same number of tokens are "
         "shown.",
-        finding=tslt_findings.mass_kept,
         compute=_kept_mass,
         plots=(Plot("K of 32,000", "same share", True, "mass kept", ("same K",)),),
     )
@@ -89,7 +86,6 @@ def _acceptance() -> PaperTable:
         basis=Basis.DISTRIBUTIONS,
         declared="As for Figure 3, the same share; Σ min(P, Q) for one candidate, equation 39 for "
         "more, drawn with replacement as in the paper.",
-        finding=tslt_findings.candidates,
         compute=_accepted,
         plots=(
             Plot(
@@ -121,7 +117,6 @@ def _speedups() -> PaperTable:
         f"entry, 0.5 Mbit for all entries; a draft pass of {DRAFT_S * 1e3:g} ms and a target pass "
         f"of {TARGET_S * 1e3:g} ms are assumed, as the paper prints none.",
         printed="The paper says: “MC-DSD consistently outperforms SC-DSD” (section 5.3).",
-        finding=tslt_findings.several_candidates_pay,
         compute=_sped_up,
         plots=(
             Plot("uplink, Mbit/s", "SC, chain of 3", True, "speedup, SC, chain of 3"),
@@ -146,7 +141,6 @@ def _fitted() -> PaperTable:
         basis=Basis.DISTRIBUTIONS,
         declared="As for Figures 5 and 6, a chain of three; K is one of the powers of two, or all.",
         compute=_fitted_figures,
-        finding=tslt_findings.fitted_k,
         plots=(Plot("uplink, Mbit/s", "best K", True),),
     )
 

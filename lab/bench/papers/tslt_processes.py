@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from lab.bench.harness.texts import prompts
-from lab.bench.papers import process_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
-from lab.bench.papers.process_findings import NOT_HERE, none_of
+from lab.bench.papers.process_columns import none_of
 from lab.bench.papers.process_runs import (
     NEEDS_REAL_PAIR,
     ProcessRun,
@@ -17,7 +16,6 @@ from lab.bench.papers.process_runs import (
     run_processes,
     shared_distributions,
 )
-from lab.bench.papers.rows import Rows, of_all, span
 from lab.bench.papers.testbed import Testbed
 from lab.bench.papers.tslt_figures import KEPT, LAYERS, RATES_MBPS, VOCABULARY
 from tandem.core.probs import SamplingParams
@@ -63,7 +61,6 @@ def tables() -> tuple[PaperTable, ...]:
             f"`mc-dsd`; {ANSWERS} answers of {TOKENS} tokens at temperature 1. Virtual time has "
             "the mean draft step and pass that the services measured in the same run.",
             printed="The paper says: “MC-DSD consistently outperforms SC-DSD” (section 5.3).",
-            finding=_finding,
             compute=_measured,
             plots=(
                 Plot("uplink, Mbit/s", SC, True, f"speedup, {SC}"),
@@ -71,32 +68,6 @@ def tables() -> tuple[PaperTable, ...]:
             ),
         ),
     )
-
-
-def _finding(rows: Rows) -> str:
-    there = [row for row in rows if row.ours[SC] is not None]
-    if not there:
-        return NOT_HERE
-    ahead = sum(row.mine(RATIO) > 1 for row in there)
-    virtual = sum(row.mine("MC, virtual time") > row.mine("SC, virtual time") for row in there)
-    longer = span([row.mine("pass of a tree, ms") for row in there])
-    sentences = [
-        f"MC beats SC in {of_all(ahead, len(there))} cells by processes, in "
-        f"{of_all(virtual, len(there))} in virtual time. A pass over a tree's 15 tokens takes "
-        f"{longer} ms, over a chain's four "
-        f"{span([row.mine('pass of a chain, ms') for row in there])} ms: on this processor each "
-        "node costs, where the paper's formula counts one pass."
-    ]
-    for name, quotient, rest in ((SC, OF_CHAIN, CHAIN_REST), (MC, OF_TREE, TREE_REST)):
-        apart = [row for row in there if abs(row.mine(quotient) - 1) > process_findings.APART]
-        if apart:
-            ms = span([row.mine(rest) for row in apart])
-            sentences.append(
-                f"{name} is more than 10 % off virtual time in {of_all(len(apart), len(there))} "
-                f"cells: {ms} ms a token go to "
-                f"{process_findings.EXCESS['gRPC and the rest, ms']}."
-            )
-    return " ".join(sentences)
 
 
 def _measured(testbed: Testbed, labels: Labels) -> Figures:

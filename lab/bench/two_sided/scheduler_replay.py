@@ -27,10 +27,10 @@ from tandem.testing.simulation.two_sided_answer import (
     TwoSidedAnswer,
     simulate_two_sided,
 )
-from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
+from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import Side, Weights, side_weights
+from tandem.two_sided.protocol.mixture import Side, SideDraft, Weights, side_weights
 from tandem.two_sided.protocol.presets import AggregationPreset
 from tandem.two_sided.protocol.profiler import SideProfiler
 
@@ -101,14 +101,14 @@ def record(
 
 def _draft(
     probs: Array, preset: AggregationPreset, rng: SeededRandom, position: int, side: Side
-) -> SentDraft:
+) -> SideDraft:
     token, sent = local_draft(probs, preset.probs, rng=rng, position=position, side=side)
     assert sent is not None, "an aggregator's drafts carry distributions"
-    return SentDraft(token, sent)
+    return SideDraft(token, sent)
 
 
 def _token(
-    drafts: dict[Side, SentDraft], weights: Weights, rng: SeededRandom, position: int
+    drafts: dict[Side, SideDraft], weights: Weights, rng: SeededRandom, position: int
 ) -> int:
     return aggregate_sent(
         drafts[Side.DEVICE],

@@ -30,7 +30,7 @@ from tandem.net.scopes import current_caller
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
 from tandem.net.tenant import calling_tenant, paying_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.device_side import DeviceSide
+from tandem.services.aggregator.device_side import device_request
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
 from tandem.services.aggregator.retrieval import (
     EMBED_TIMEOUT_S,
@@ -44,7 +44,7 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
-from tandem.two_sided.interface import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS, DeviceAnswers
 from tandem.wire.common_codec import prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeRequest, TokenizeResponse
@@ -119,7 +119,14 @@ class Requests:
         """Of what takes no answer: tokenising, embedding, documents."""
         self._resources = resources
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
-        self._two_sides = DeviceSide(settings, metrics, resources, lambda: self._series.target_name)
+        self._two_sides = DeviceAnswers(
+            decoder=resources.decoder,
+            cloud=resources.cloud,
+            profiling=resources.profiling,
+            metrics=metrics,
+            target_name=lambda: self._series.target_name,
+            give_up_after_s=settings.give_up_after_s,
+        )
         self.leaving = False
         self.left = asyncio.Event()
         self.ending = asyncio.Event()
@@ -329,13 +336,15 @@ class Requests:
         drafter."""
         left_s = max(0.0, admitted.ends_s - time.monotonic())
         if admitted.request.from_two_sides:
-            return self._two_sides.answers(
+            asked = device_request(
                 admitted.request,
-                left_s,
-                cancel=admitted.cancel,
+                settings=self._settings,
+                resources=self._resources,
+                timeout_s=left_s,
                 headers=admitted.span.headers(),
                 owner=admitted.owner,
             )
+            return self._two_sides.answer(asked, admitted.cancel)
         return self._relay(admitted, left_s)
 
     async def _relay(

@@ -8,15 +8,15 @@ import grpc
 
 from tandem.generation.conversation import cancelled, read_start
 from tandem.net.access import ClientAccess
+from tandem.net.admission import SESSIONS, Admission, quota_of
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served, stream_limits
-from tandem.services.aggregator.cloud_side import CloudSide
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.requests import Requests
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
-from tandem.two_sided.interface import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS, CloudAnswers
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -41,23 +41,34 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         self._streams = stream_limits(settings)
         self._resources = SideResources(settings, metrics, access)
         self.requests = Requests(settings, metrics, access, self._resources, tracing)
-        self._collaborations = CloudSide(settings, metrics, self._resources, tracing)
+        self._cloud_answers = CloudAnswers(
+            decoder=self._resources.decoder,
+            profiling=self._resources.profiling,
+            search=self._resources.retrieval.search,
+            admission=Admission(
+                {SESSIONS: settings.max_running},
+                quota=quota_of(settings),
+                series=metrics.holders(),
+            ),
+            tracing=tracing,
+            request_timeout_s=settings.request_timeout_s,
+        )
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)
 
     @property
     def open_requests(self) -> int:
-        return self.requests.open_requests + self._collaborations.open_requests
+        return self.requests.open_requests + self._cloud_answers.open_streams
 
     def going_away(self, grace_s: float) -> None:
         """Let requests under way run to their end within `grace_s`, and refuse new ones."""
         self.requests.going_away()
-        self._collaborations.going_away(grace_s)
+        self._cloud_answers.going_away(grace_s)
 
     async def close(self) -> None:
         await self.requests.close()
-        await self._collaborations.close()
+        await self._cloud_answers.close()
         await self._resources.close()
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -90,7 +101,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         async with served(context, self._streams) as stream:
             if self._side != "cloud":
                 raise _wrong_side(self._side, "cloud")
-            await self._collaborations.collaborate(stream)
+            await self._cloud_answers.collaborate(stream)
 
     async def FetchDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
@@ -98,7 +109,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         async with served(context, self._streams) as stream:
             if self._side != "cloud":
                 raise _wrong_side(self._side, "cloud")
-            await self._collaborations.fetch_documents(stream)
+            await self._cloud_answers.fetch_documents(stream)
 
 
 def _wrong_side(here: str, called: str) -> Rejected:

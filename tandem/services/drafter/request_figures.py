@@ -33,22 +33,21 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.downlink_bytes.inc(traffic.downlink_bytes)
     series.link_lost.inc(stats.links_lost)
     series.resumes.inc(stats.resumes)
-    controller = machine.controller
-    estimates = machine.controller.estimates
-    series.judged(estimates.acceptance.judged, estimates.acceptance.agreed, "device")
+    controller, measuring = machine.controller, machine.measuring
+    series.judged(controller.acceptance.judged, controller.acceptance.agreed, "device")
     series.early_verdicts.inc(stats.early_verdicts)
     series.predraft_hits.inc(stats.predraft_hits)
     series.predraft_misses.inc(stats.predraft_misses)
     if reached and stats.model_drafts > 0:
         series.draft_step.observe(stats.draft_s / stats.model_drafts)
-    for trip_s in estimates.trips_s:
+    for trip_s in measuring.trips_s:
         series.round_trip.observe(trip_s)
     for reason, count in controller.decisions.items():
         series.chose(reason, count)
     if (decision := controller.decision) is not None:
         series.auto_expected_tpot.observe(decision.tpot_s)
         series.auto_cloud_alone_tpot.observe(decision.alone_tpot_s)
-    for kind, (tokens, seconds) in controller.spent.items():
+    for kind, (tokens, seconds) in measuring.spent.items():
         if tokens:  # a cloud may send an answer without any
             series.took(kind, seconds / tokens)
     log.info(

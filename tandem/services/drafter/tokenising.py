@@ -15,9 +15,9 @@ from tandem.net.tenant import paying_tenant
 from tandem.net.turns import FairExecutor
 from tandem.specdec.predicted_text import PredictedText
 from tandem.text import ComparableTokenizer, FillingTokenizer, Tokenizer
-from tandem.text.chat_rendering import NO_VARIABLES, read_variables
+from tandem.text.chat_rendering import read_variables
+from tandem.text.prompt_reading import characters_of, check_characters, prompt_ids
 from tandem.text.spelling import Spelling, SpeltToken
-from tandem.text.tool_prompt import conversation_ids
 
 LONG_CHARACTERS = 2048
 """Some 3 ms of tokenising on one core, or 7 ms of letters that the vocabulary has no tokens for."""
@@ -32,9 +32,6 @@ AT_A_STRETCH_S = 0.001
 PAUSE_S = 0.0001
 """Spelling is all Python: it would give the interpreter's lock away only every 5 ms, while event
 loop and engine thread need it many times for each token of everybody's answers."""
-
-MAX_CHARACTERS_PER_TOKEN = 64
-"""On average over a prompt; few tokens of any vocabulary are longer."""
 
 MOST_WAITING = 256
 """Long prompts that wait for their turn."""
@@ -60,7 +57,14 @@ class PromptTokens:
         variables = read_variables(request.chat_template_kwargs)
         if request.truncate is Truncate.NONE:
             images = len(request.params.images)
-            whole = partial(self._ids, request.prompt, images, request.tools, variables)
+            whole = partial(
+                prompt_ids,
+                self._tokenizer,
+                request.prompt,
+                tools=request.tools,
+                images=images,
+                variables=variables,
+            )
             return await self._soon(length, whole, tenant)
         most = self.context_length - min(request.params.max_tokens, self.context_length // 2)
         newest = partial(self._newest, request.prompt, most, request.tools, variables)
@@ -77,7 +81,7 @@ class PromptTokens:
         """Return the ids of a text or a conversation; a prompt that is ids already stays as it is.
         The other arguments are as in a `GenerationRequest`. Raises InvalidArgument."""
         variables = read_variables(chat_template_kwargs)
-        work = partial(self._ids, prompt, tools=tools, variables=variables)
+        work = partial(prompt_ids, self._tokenizer, prompt, tools=tools, variables=variables)
         return await self._soon(self._checked(prompt) + len(tools), work, tenant)
 
     async def predicted(
@@ -85,7 +89,7 @@ class PromptTokens:
     ) -> PredictedText:
         """Tokenize and index the text that a caller expects as the answer. Raises
         InvalidArgument("prediction") for one that no answer could be as long as."""
-        length = self._checked_length(len(text), "prediction")
+        length = check_characters(len(text), self.context_length, "prediction")
         work = partial(self._predicted, text, vocabulary_size)
         return await self._soon(length, work, tenant)
 
@@ -136,14 +140,8 @@ class PromptTokens:
         if turns > self.context_length:  # each is one token at least
             why = f"{turns} messages; the context holds {self.context_length} tokens"
             raise InvalidArgument("prompt", why)
-        length = self._checked_length(_characters(prompt), "prompt")
+        length = check_characters(characters_of(prompt), self.context_length, "prompt")
         return length + CHARACTERS_OF_TURN * turns
-
-    def _checked_length(self, characters: int, field: str) -> int:
-        if characters > MAX_CHARACTERS_PER_TOKEN * self.context_length:
-            why = f"{characters} characters; the context holds {self.context_length} tokens"
-            raise InvalidArgument(field, why)
-        return characters
 
     async def _soon(self, length: int, work: Callable[[], Found], tenant: bytes) -> Found:
         payer = paying_tenant(tenant)
@@ -151,20 +149,6 @@ class PromptTokens:
             self._threads.note(payer)
             return work()
         return await asyncio.wrap_future(self._threads.submit(payer, work))
-
-    def _ids(
-        self,
-        prompt: Prompt,
-        images: int = 0,
-        tools: str = "",
-        variables: Mapping[str, Any] = NO_VARIABLES,
-    ) -> tuple[int, ...]:
-        if isinstance(prompt, str):
-            return tuple(self._tokenizer.encode(prompt))
-        turns = [item for item in prompt if isinstance(item, Turn)]
-        if turns:
-            return tuple(conversation_ids(self._tokenizer, turns, tools, images, variables))
-        return tuple(item for item in prompt if isinstance(item, int))
 
     def _predicted(self, text: str, vocabulary_size: int) -> PredictedText:
         tokenizer = self._tokenizer
@@ -180,9 +164,9 @@ class PromptTokens:
     def _newest(
         self, prompt: Prompt, most: int, tools: str, variables: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        """Tokenize like `_ids`, without the oldest part if there would be more than `most`
+        """Tokenize like `prompt_ids`, without the oldest part if there would be more than `most`
         tokens."""
-        ids = self._ids(prompt, tools=tools, variables=variables)
+        ids = prompt_ids(self._tokenizer, prompt, tools=tools, variables=variables)
         if len(ids) <= most:
             return ids
         turns = () if isinstance(prompt, str) else [t for t in prompt if isinstance(t, Turn)]
@@ -205,7 +189,7 @@ class PromptTokens:
         while first < len(begins):
             middle = (first + len(begins)) // 2
             kept_turns = (*turns[:system], *turns[begins[middle] :])
-            ids = self._ids(kept_turns, tools=tools, variables=variables)
+            ids = prompt_ids(self._tokenizer, kept_turns, tools=tools, variables=variables)
             if len(ids) <= most:
                 kept = ids
                 begins = begins[:middle]
@@ -233,13 +217,3 @@ def _spelt(
             time.sleep(PAUSE_S)
             paused_s = time.perf_counter()
     return spelt, others
-
-
-def _characters(prompt: Prompt) -> int:
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(
-        len(item.role) + len(item.content) + len(item.tool_calls) + len(item.reasoning_content)
-        for item in prompt
-        if isinstance(item, Turn)
-    )

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from tandem.control.acceptance import AcceptanceKnown
 from tandem.control.config import DEFAULT_CONFIG
-from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Aged, WarmStart
+from tandem.control.estimates import NO_WARM_START, Aged, WarmStart
 from tandem.runtime.pass_times import PassTimes
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS

@@ -18,9 +18,9 @@ from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import FailedPrecondition, TandemError, Unavailable
 from tandem.core.processors import LogitsProcessor, RowsAfter
-from tandem.runtime.coming_jobs import ComingJob, ComingJobs
 from tandem.runtime.engine_jobs import Done, Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.expected_jobs import ExpectedJob, ExpectedJobs
 from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefill_job import PrefillJob
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
@@ -180,7 +180,7 @@ class CloudDraftRunner:
         machine: CloudMachine,
         drafter: CloudDrafter,
         begin: Callable[[Session], Awaitable[None]],
-        coming_jobs: ComingJobs,
+        expected_jobs: ExpectedJobs,
         processor: LogitsProcessor | None = None,
     ) -> None:
         """Prepare to draft.
@@ -189,28 +189,36 @@ class CloudDraftRunner:
             machine: of the session.
             drafter: the draft model.
             begin: awaited with the fresh draft KV, before its first pass.
-            coming_jobs: of the target's thread, which may wait for the drafts.
+            expected_jobs: of the target's thread, which may wait for the drafts.
             processor: what changes the draft model's logits."""
         self._machine = machine
         self._drafter = drafter
         self._begin = begin
-        self._coming_jobs = coming_jobs
+        self._expected_jobs = expected_jobs
         self._processor = processor
         self._kv: Session | None = None
         self._task: DraftTask | None = None
         self._handle: JobHandle[Any] | None = None
-        self._coming: ComingJob | None = None
+        self._expected: ExpectedJob | None = None
         self._on_drafted: Callable[[], None] = lambda: None
+        self._on_step: Callable[[float], None] = lambda step_s: None
 
     @asynccontextmanager
-    async def opened(self, capacity: int, on_drafted: Callable[[], None]) -> AsyncIterator[None]:
+    async def opened(
+        self,
+        capacity: int,
+        on_drafted: Callable[[], None],
+        on_step: Callable[[float], None],
+    ) -> AsyncIterator[None]:
         """Hold the session's draft KV, while the machine may be asked for drafts.
 
         Args:
             capacity: of the session, in tokens.
             on_drafted: called on the event loop once the machine has drafts, or can have none; to
-                submit the session's job."""
+                submit the session's job.
+            on_step: called with the seconds that a draft took."""
         self._on_drafted = on_drafted
+        self._on_step = on_step
         self._kv = await self._open(self._drafter.capacity(capacity))
         try:
             yield
@@ -259,9 +267,7 @@ class CloudDraftRunner:
         self._task = task
         if not task.count:
             prefill = PrefillJob(kv, task.keep, task.token_ids)
-            self._submit(
-                task, prefill, lambda done: machine.drafted(task, [], done.value, draft_s=0.0)
-            )
+            self._submit(task, prefill, lambda done: machine.drafted(task, [], done.value))
             return
         rows = None
         if self._processor is not None:
@@ -276,9 +282,10 @@ class CloudDraftRunner:
 
         def take(done: Done[tuple[list[Drafted], int]]) -> None:
             drafts, kv_length = done.value
-            machine.drafted(task, drafts, kv_length, draft_s=done.cost.model_s)
+            machine.drafted(task, drafts, kv_length)
+            self._on_step(done.cost.model_s / len(drafts))
 
-        self._coming = self._coming_jobs.drafting()
+        self._expected = self._expected_jobs.expect()
         self._submit(task, DraftJob(kv, request), take)
 
     def _submit(
@@ -295,15 +302,15 @@ class CloudDraftRunner:
         def done(_: object) -> None:
             if self._task is not task or handle.future.cancelled():
                 return
-            coming, self._coming = self._coming, None
+            expected, self._expected = self._expected, None
             self._task = self._handle = None
             if (error := handle.future.exception()) is None:
                 take(handle.future.result())
             else:
                 self._give_up(error)
             self._on_drafted()
-            if coming is not None:
-                self._coming_jobs.came(coming)
+            if expected is not None:
+                self._expected_jobs.arrived(expected)
 
         handle.future.add_done_callback(done)
 
@@ -314,8 +321,8 @@ class CloudDraftRunner:
 
     def _cancel(self) -> None:
         handle, self._handle, self._task = self._handle, None, None
-        coming, self._coming = self._coming, None
+        expected, self._expected = self._expected, None
         if handle is not None:
             handle.cancel()
-        if coming is not None:
-            self._coming_jobs.given_up(coming)
+        if expected is not None:
+            self._expected_jobs.cancelled(expected)

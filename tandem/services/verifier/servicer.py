@@ -12,7 +12,7 @@ import grpc
 
 from tandem.backends.interface import Engine, Session
 from tandem.backends.requirements import check_params, check_verify_settings
-from tandem.control.pass_budget import HolderBudget, PassBudget
+from tandem.control.pass_budget import PassBudget
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
@@ -46,7 +46,7 @@ from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
-from tandem.wire.open_codec import cloud_drafts_to_proto
+from tandem.wire.open_codec import CLOUD_DRAFTS
 from tandem.wire.verifier_codec import CloudCodec, describe_model
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
@@ -150,8 +150,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._metrics = metrics
         self._tracing = tracing
         row_share = None if pass_times is None else pass_times.row_share
-        self._drafts_pay = pass_times is None or pass_times.drafts_pay
-        self._budget = PassBudget(row_share=row_share)
+        never_pay = pass_times is not None and pass_times.drafts_never_pay
+        self._budget = PassBudget(row_share=row_share, drafts_never_pay=never_pay)
         self._cloud_drafters = CloudDrafters(
             engine, cloud_draft, self._budget, limits.stuck_after_s
         )
@@ -202,6 +202,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             same_bits=engine.capabilities.same_bits,
             batch_invariant=engine.capabilities.batch_invariant,
             row_share=row_share,
+            drafts_never_pay=never_pay,
             layer_count=engine.layer_count if engine.capabilities.splits else 0,
             hidden_size=engine.hidden_size if engine.capabilities.splits else 0,
         )
@@ -257,7 +258,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             max_draft_length=self._model.max_draft_length,
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
-            cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
+            cloud_drafts=[CLOUD_DRAFTS[kind] for kind in self._cloud_drafters.kinds],
             cloud_draft_model=self._cloud_drafters.model_name,
         )
 
@@ -310,7 +311,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
-        if opening.settings.cloud_drafts is CloudDrafts.ANY and not self._drafts_pay:
+        if opening.settings.cloud_drafts is CloudDrafts.ANY and self._model.drafts_never_pay:
             settings = replace(opening.settings, cloud_drafts=CloudDrafts.NONE)
             opening = replace(opening, settings=settings)
         check_open(opening, self._model)
@@ -343,11 +344,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     async def _machine(self, checked: _CheckedOpening) -> CloudMachine:
         opening = checked.opening
-        claim = partial(self._admission.claim, checked.payer.caller)
         return CloudMachine(
             opening,
             self._model,
-            budget=HolderBudget(self._budget, claim),
+            budget=self._budget,
+            tenant_share=partial(self._admission.claim, checked.payer.caller),
             draft_budget=self._cloud_drafters.budget,
             has_draft_model=checked.drafter is not None,
             memory=await self._earlier_texts(checked),
@@ -411,7 +412,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             processors, opening.prompt_ids, strict=False, eos_token_ids=ends
         )
         show = partial(checked.draft_images.show, drafter.thread, prompt_ids=opening.prompt_ids)
-        return CloudDraftRunner(machine, drafter, show, self._thread.coming_jobs, processor)
+        return CloudDraftRunner(machine, drafter, show, self._thread.expected_jobs, processor)
 
     async def _earlier_texts(self, checked: _CheckedOpening) -> NgramTexts | None:
         """Return what the cloud's own drafts may be taken from that the tenant has said before."""

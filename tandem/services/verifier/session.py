@@ -18,7 +18,7 @@ from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.net.tenant import Tenant
-from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
+from tandem.runtime.engine_jobs import BLOCKED_TIMEOUT_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
@@ -137,7 +137,9 @@ class VerifierSession:
         """Hold what drafting in the cloud needs, if it does that."""
         if self._cloud_drafts is None:
             return nullcontext()
-        return self._cloud_drafts.opened(capacity, on_drafted=self._drafted)
+        return self._cloud_drafts.opened(
+            capacity, on_drafted=self._drafted, on_step=self._series.draft_step.observe
+        )
 
     def _drafted(self) -> None:
         """Submit the pass over the cloud's drafts at once: the engine waits for it."""
@@ -237,7 +239,6 @@ class VerifierSession:
             if isinstance(message, Committed) and (judged := message.work.cloud_drafts):
                 self._series.cloud_draft_tokens.inc(judged)
                 self._series.cloud_accepted_tokens.inc(message.cloud_accepted)
-                self._series.draft_step.observe(message.work.draft_s / judged)
 
     def _early_listener(self, work: VerifyTask) -> Callable[[EarlyVerdict], None]:
         """Return the function that the engine thread calls with each early verdict of `work`, as
@@ -280,7 +281,9 @@ async def masks_there(rows: RowsAfter, fed: tuple[int, ...]) -> None:
     done = asyncio.Event()
     pending.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
     try:
-        async with asyncio.timeout(ASIDE_S):
+        async with asyncio.timeout(BLOCKED_TIMEOUT_S):
             await done.wait()
     except TimeoutError:
-        raise InvalidArgument("grammar", f"computing a mask took more than {ASIDE_S:g} s") from None
+        raise InvalidArgument(
+            "grammar", f"computing a mask took more than {BLOCKED_TIMEOUT_S:g} s"
+        ) from None

@@ -20,7 +20,6 @@ class SimulatedCloudDrafts:
         self._task: DraftTask | None = None
         self._drafts: list[Drafted] = []
         self._began = False
-        self._took_s = 0.0
 
     def follow(self) -> None:
         """Take up what the machine asks for now. A text is computed at once."""
@@ -28,19 +27,18 @@ class SimulatedCloudDrafts:
             self._task = task
             self._drafts = []
             self._began = False
-            self._took_s = 0.0
             if task is not None and not task.count:
                 self._feed(task)
                 self._task = None
-                self._cloud.drafted(task, [], len(self._kv.token_ids), 0.0)
+                self._cloud.drafted(task, [], len(self._kv.token_ids))
 
     @property
     def under_way(self) -> bool:
         """True if a token is to be drafted."""
         return self._task is not None
 
-    def step(self, seconds: float) -> None:
-        """Draft the next token, which took `seconds`."""
+    def step(self) -> None:
+        """Draft the next token."""
         if (task := self._task) is None:
             return
         if self._began:
@@ -49,12 +47,11 @@ class SimulatedCloudDrafts:
             self._began = True
             self._feed(task)
             self._kv.check(self._cloud.committed.since(0))
-        self._took_s += seconds
         self._drafts.append(draw(self._cloud, self._probs_of, self._kv.token_ids))
         whole = len(self._drafts) == task.count
         if whole or self._drafts[-1].token_id in task.ends:
             self._task = None
-            self._cloud.drafted(task, self._drafts, len(self._kv.token_ids), self._took_s)
+            self._cloud.drafted(task, self._drafts, len(self._kv.token_ids))
 
     def _feed(self, task: DraftTask) -> None:
         self._kv.rollback(task.keep)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import PrefixedTokens
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
+from tandem.two_sided.protocol.decoder_messages import DecodingTarget, SideDraftFrame
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
@@ -63,7 +63,7 @@ class SimulatedDecoder:
         self._step = SimulatedStep((*self.committed.since(0), *self.drafts))
         return self._step
 
-    def end(self, step: SimulatedStep) -> DecodingDraft | None:
+    def end(self, step: SimulatedStep) -> SideDraftFrame | None:
         """Return the step's draft, unless it was interrupted."""
         if step is not self._step:
             return None
@@ -75,7 +75,7 @@ class SimulatedDecoder:
         )
         prefix = self.committed.prefix_with(self.drafts)
         self.drafts.append(token)
-        return DecodingDraft(
+        return SideDraftFrame(
             self._session,
             position,
             prefix,

@@ -180,7 +180,7 @@ class SimulatedVerifier:
         sessions, self._drafting = self._drafting, []
         for session in sessions:
             if session in self._served:
-                session.drafts.step(step_s)
+                session.drafts.step()
                 self._take(session)
         self._start()
 

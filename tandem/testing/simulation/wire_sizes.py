@@ -57,7 +57,7 @@ class WireSizes:
     def size_of(self, message: EdgeMessage | CloudMessage) -> int:
         """Return the serialized bytes of a message that is sent now, and count them."""
         if isinstance(message, _DOWN):
-            size = self._cloud.encode(message).ByteSize() + self._padding(message)
+            size: int = self._cloud.encode(message).ByteSize() + self._padding(message)
             self.downlink_bytes += size
             if isinstance(message, Committed):
                 leaf = bool(message.path) and len(message.path) == len(self.preset.expansion)

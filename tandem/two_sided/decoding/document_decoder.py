@@ -8,7 +8,7 @@ the documents."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -26,19 +26,24 @@ from tandem.net.tenant import Tenant
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.telemetry.engine_series import EngineSeries
 from tandem.text import ConversationTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.text.chat_rendering import continued_tokens, read_variables
 from tandem.text.document_place import document_head, with_system_turn
-from tandem.text.tool_prompt import conversation_ids
+from tandem.text.prompt_reading import (
+    MAX_CHARACTERS_PER_TOKEN,
+    characters_of,
+    check_characters,
+    prompt_ids,
+)
 from tandem.two_sided.decoding.document_files import DocumentFiles, open_document_files
 from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
 from tandem.two_sided.decoding.document_store import DocumentStore, joined_ids, stored_text
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
-    DecoderModel,
     DecoderPhase,
     DecodeTask,
     LocalDraft,
@@ -48,21 +53,17 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
     DecodingText,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
 
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""
-
-MAX_CHARACTERS_PER_TOKEN = 64
-"""A text longer than this many for each token of the context is refused unread: reading it would
-take the tokenizer seconds. Runs of spaces are the longest tokens there are."""
 
 MAX_OWNER_CHARACTERS = 64
 
@@ -144,8 +145,8 @@ class DocumentDecoder:
         self._grammars = grammars or GrammarCompiler(
             documents.tokenizer, engine.vocabulary_size, engine.eos_token_ids
         )
-        self.model = DecoderModel(
-            name=engine.model_name,
+        self.model = CloudModel(
+            model_name=engine.model_name,
             vocabulary_hash=engine.vocabulary_hash,
             vocabulary_size=engine.vocabulary_size,
             context_length=engine.context_length,
@@ -181,15 +182,18 @@ class DocumentDecoder:
             field = "documents" if opening.documents else "wants_text"
             raise InvalidArgument(field, "this model has no tokenizer")
         if opening.documents and not self._thread.engine.capabilities.forks:
-            raise FailedPrecondition(f"documents need forks, which {self.model.name} does not have")
+            raise FailedPrecondition(
+                f"documents need forks, which {self.model.model_name} does not have"
+            )
         if opening.documents and self._only_drafts:
             raise FailedPrecondition(
-                f"{self.model.name} can only draft, and not answer from documents; start the"
+                f"{self.model.model_name} can only draft, and not answer from documents; start the"
                 " drafter with a model that answers, such as the target's own"
             )
         if opening.reweigh_every and self._rescore is None:
             raise InvalidArgument("reweigh_every", "this service has no re-ranker")
-        self._check_sizes(opening)
+        check_characters(characters_of(opening.prompt), self.model.context_length, "prompt")
+        self._check_sizes(opening.documents)
         # A tokenizer takes milliseconds for a long text, which other streams would wait for.
         prompt_ids, leading, documents = await asyncio.to_thread(self._opened, opening)
         machine = DecoderMachine(
@@ -251,7 +255,7 @@ class DocumentDecoder:
         """Return documents one after another, as the model reads them before any prompt."""
         if self._tokenizer is None:
             raise InvalidArgument("documents", "this model has no tokenizer")
-        self._check_lengths({f"documents[{i}]": len(each.text) for i, each in enumerate(documents)})
+        self._check_sizes(documents)
         leading = self._head if documents[0].in_conversation else ()
         context = self.model.context_length
         read = await asyncio.to_thread(self._read_documents, documents, leading, joined=True)
@@ -260,23 +264,13 @@ class DocumentDecoder:
             raise InvalidArgument("documents", why)
         return read
 
-    def _check_sizes(self, opening: DecodingOpen) -> None:
-        prompt = opening.prompt
-        texts = {"prompt": len(prompt) if isinstance(prompt, str) else _said(prompt)}
-        for index, document in enumerate(opening.documents):
-            texts[f"documents[{index}]"] = len(document.text)
+    def _check_sizes(self, documents: Sequence[ContextDocument]) -> None:
+        for index, document in enumerate(documents):
+            field = f"documents[{index}]"
+            check_characters(len(document.text), self.model.context_length, field)
             if len(document.owner) > MAX_OWNER_CHARACTERS:
                 why = f"has {len(document.owner)} characters; at most {MAX_OWNER_CHARACTERS}"
-                raise InvalidArgument(f"documents[{index}].owner", why)
-        self._check_lengths(texts)
-
-    def _check_lengths(self, texts: Mapping[str, int]) -> None:
-        """Refuse what is too long to be read; `texts`: characters by field."""
-        most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
-        for field, length in texts.items():
-            if length > most:
-                why = f"{length} characters; the context holds {self.model.context_length} tokens"
-                raise InvalidArgument(field, why)
+                raise InvalidArgument(f"{field}.owner", why)
 
     def _estimate(self, machine: DecoderMachine, estimate: RelevanceEstimate) -> Sequence[float]:
         """Return the relevances of a session's documents to the end of its text (DRAGON's R(d,
@@ -342,27 +336,13 @@ class DocumentDecoder:
         return () if self._tokenizer is None else document_head(self._tokenizer)
 
     def _prompt_ids(self, prompt: Prompt, chat_template_kwargs: str) -> tuple[int, ...]:
-        ids = tuple(item for item in prompt if isinstance(item, int))
-        if ids or not prompt:
-            return ids
-        if self._tokenizer is None:
-            raise InvalidArgument("prompt", "this model has no tokenizer; send token ids")
-        if isinstance(prompt, str):
-            return tuple(self._tokenizer.encode(prompt))
+        if not prompt:
+            return ()
         turns = [turn for turn in prompt if isinstance(turn, Turn)]
-        if self._head:
-            turns = with_system_turn(turns)
+        if turns and self._head:
+            prompt = tuple(with_system_turn(turns))
         variables = read_variables(chat_template_kwargs)
-        return tuple(conversation_ids(self._tokenizer, turns, variables=variables))
-
-
-def _said(prompt: Sequence[object]) -> int:
-    """Return the number of characters in a conversation; 0 for token ids."""
-    return sum(
-        len(turn.content) + len(turn.tool_calls) + len(turn.reasoning_content)
-        for turn in prompt
-        if isinstance(turn, Turn)
-    )
+        return prompt_ids(self._tokenizer, prompt, variables=variables)
 
 
 def _whole(field: str, text: str) -> str:
@@ -371,7 +351,7 @@ def _whole(field: str, text: str) -> str:
     return text.rstrip() + SEPARATOR
 
 
-Send = Callable[[DecodingDraft, float], None]
+Send = Callable[[SideDraftFrame, float], None]
 """Given a draft, and the seconds that it waited for the engine."""
 DecodeHandle = JobHandle[tuple[LocalDraft | None, float]]
 EstimateRelevances = Callable[[DecoderMachine, RelevanceEstimate], Sequence[float]]
@@ -459,7 +439,7 @@ class DecodingRun:
         """Hold what the drafts follow: each document, or one sequence of all."""
         if not self._joined:
             async with self._store.held(self._documents) as held:
-                yield [document.session for document in held]
+                yield held
             return
         async with self._store.joined(self._documents) as session:
             yield [session]

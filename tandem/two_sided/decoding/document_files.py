@@ -107,8 +107,7 @@ class DocumentFiles:
     def path(self, token_ids: Sequence[int], owner: str = "") -> Path:
         """Return where the file of an owner's document is, if there is one."""
         origin = self._origin(token_ids)
-        # Files of releases that kept imports among their own have names without "own".
-        of = hashlib.sha256(f"own\n{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
+        of = hashlib.sha256(f"{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
         document = document_hash(token_ids, owner)
         return self._folder / f"{document[:_HASH_IN_NAME]}-{of[:16]}{_SUFFIX}"
 

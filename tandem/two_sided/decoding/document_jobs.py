@@ -12,7 +12,7 @@ from tandem.backends.request_checks import check_length
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, log_partition, probs_from_logits
 from tandem.core.processors import LogitsProcessor
-from tandem.runtime.engine_jobs import ASIDE_S, GroupJob
+from tandem.runtime.engine_jobs import BLOCKED_TIMEOUT_S, GroupJob
 from tandem.two_sided.protocol.decoder_machine import DecodeTask, LocalDraft
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import local_probs
@@ -106,8 +106,8 @@ class DecodeJob(GroupJob[tuple[LocalDraft | None, float]]):
         self._dead_end = False
         self._since_s = self._took_s = 0.0
 
-    def overdue(self) -> Exception:
-        return InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
+    def timeout_error(self) -> Exception:
+        return InvalidArgument("grammar", f"its masks took more than {BLOCKED_TIMEOUT_S:g} s")
 
     def requests(self) -> Sequence[ForwardRequest]:
         if self._processor is not None:

@@ -91,14 +91,6 @@ def joined_ids(documents: Sequence[StoredText]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(document.token_ids for document in documents))
 
 
-@dataclass(frozen=True, slots=True)
-class HeldDocument:
-    """A document to fork from, while it is held."""
-
-    session: Session
-    source: Source
-
-
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A text in memory, or on its way there. `users` hold it, who makes it too; `ready` brings its
@@ -143,21 +135,17 @@ class DocumentStore:
         self._forgotten = ForgottenDocuments()
 
     @asynccontextmanager
-    async def held(self, texts: Sequence[StoredText]) -> AsyncIterator[list[HeldDocument]]:
+    async def held(self, texts: Sequence[StoredText]) -> AsyncIterator[list[Session]]:
         """Hold the texts, in order, in memory until the context is left: read from disk, or
         computed. Raises ResourceExhausted where they do not fit beside what others hold."""
         taken: list[_Entry] = []
         try:
             fresh = self._take(texts, taken)
             sessions = [await asyncio.shield(entry.ready) for entry in taken]
-            sources = [
-                entry.source if entry in fresh or entry.importer is not None else "memory"
-                for entry in taken
-            ]
-            for source in sources:
-                self._on_lookup(source)
-            held = zip(sessions, sources, strict=True)
-            yield [HeldDocument(session, source) for session, source in held]
+            for entry in taken:
+                made = entry in fresh or entry.importer is not None
+                self._on_lookup(entry.source if made else "memory")
+            yield sessions
         finally:
             for entry in taken:
                 self._release(entry)
@@ -169,12 +157,11 @@ class DocumentStore:
         together tells what was asked. Raises as `held`."""
         # What is held is looked for and taken without a pause, in which it could be evicted.
         begun = self._cached_beginning(texts)
-        async with self.held([begun]) as (held,):
+        async with self.held([begun]) as (begin,):
             rest = joined_ids(texts)[len(begun.token_ids) :]
             if not rest:
-                yield held.session
+                yield begin
                 return
-            begin = held.session
             thread = self._thread
             length = begin.length + len(rest)
             session = await thread.opened(lambda: thread.engine.fork(begin, begin.length, length))

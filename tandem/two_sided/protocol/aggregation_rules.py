@@ -14,10 +14,10 @@ import numpy as np
 
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import TokenSource
-from tandem.two_sided.protocol.draft_head import DraftHead, SentDraft, aggregate_sent
-from tandem.two_sided.protocol.draft_queues import QueuedDraft
-from tandem.two_sided.protocol.messages import AggregationRequest, SentProbs
-from tandem.two_sided.protocol.mixture import Side, Weights, coupled_side, side_weights
+from tandem.two_sided.protocol.decoder_messages import SentProbs, SideDraftFrame
+from tandem.two_sided.protocol.draft_head import DraftHead, aggregate_sent
+from tandem.two_sided.protocol.messages import AggregationRequest
+from tandem.two_sided.protocol.mixture import Side, SideDraft, Weights, coupled_side, side_weights
 from tandem.two_sided.protocol.placement import first_side
 from tandem.two_sided.protocol.presets import (
     AggregationMode,
@@ -33,7 +33,7 @@ FETCH_FACTOR = 8
 """By how much a top list grows that could not certify the argmax."""
 
 
-Drafts = Mapping[Side, QueuedDraft]
+Drafts = Mapping[Side, SideDraftFrame]
 """The sides' drafts for one position after one text, as far as they are here."""
 
 
@@ -52,7 +52,7 @@ class TokenRule:
         """Decide from both drafts at the side `at`, where its own distribution is known in full."""
         raise AssertionError("the token is one side's draft")
 
-    def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
+    def payload(self, draft: SideDraftFrame, count: int) -> SentProbs:
         """Return what the other side must know of a draft's distribution; `count`: top list
         entries."""
         return None
@@ -79,7 +79,7 @@ class MixtureRule(TokenRule):
             position=position,
         ).token_id
 
-    def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
+    def payload(self, draft: SideDraftFrame, count: int) -> SentProbs:
         return draft.probs
 
     def accepts(self, probs: SentProbs) -> bool:
@@ -102,7 +102,7 @@ class ArgmaxRule(TokenRule):
         )
         return NeedsTopList(count * FETCH_FACTOR) if argmax is None else argmax
 
-    def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
+    def payload(self, draft: SideDraftFrame, count: int) -> SentProbs:
         assert isinstance(draft.probs, np.ndarray), "a side knows its own distributions"
         return top_list(draft.probs, count)
 
@@ -296,6 +296,6 @@ def weights_of(drafts: Drafts) -> Weights:
     return side_weights(drafts[Side.DEVICE].log_mass, drafts[Side.CLOUD].log_mass)
 
 
-def _sent(draft: QueuedDraft) -> SentDraft:
+def _sent(draft: SideDraftFrame) -> SideDraft:
     assert isinstance(draft.probs, DraftHead | np.ndarray), "checked on receipt"
-    return SentDraft(draft.token_id, draft.probs)
+    return SideDraft(draft.token_id, draft.probs)

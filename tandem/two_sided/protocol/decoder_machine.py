@@ -20,14 +20,14 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
-from tandem.specdec.cloud_checks import VocabularyMismatch
+from tandem.specdec.cloud_checks import CloudModel, VocabularyMismatch
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
+    SideDraftFrame,
     frame_header,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
@@ -42,17 +42,6 @@ class DecoderPhase(StrEnum):
     STOPPED = "stopped"
     COMPLETE = "complete"
     ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderModel:
-    """Properties of the engine that the machine needs to know."""
-
-    name: str
-    vocabulary_hash: str
-    vocabulary_size: int
-    context_length: int
-    eos_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +80,7 @@ class DecoderMachine:
         *,
         prompt_ids: tuple[int, ...],
         documents: Sequence[Sequence[int]],
-        model: DecoderModel,
+        model: CloudModel,
         leading_length: int = 0,
     ) -> None:
         """Begin a session; everything is checked here.
@@ -136,7 +125,7 @@ class DecoderMachine:
         model = self.model
         return DecodingOpened(
             **self._header(),
-            model_name=model.name,
+            model_name=model.model_name,
             vocabulary_hash=model.vocabulary_hash,
             vocabulary_size=model.vocabulary_size,
             context_length=model.context_length,
@@ -211,13 +200,15 @@ class DecoderMachine:
         """The answer as far as it is drafted."""
         return (*self.committed.since(len(self.prompt_ids)), *self._drafts)
 
-    def drafted(self, work: DecodeTask, draft: LocalDraft, decode_s: float) -> DecodingDraft | None:
+    def drafted(
+        self, work: DecodeTask, draft: LocalDraft, decode_s: float
+    ) -> SideDraftFrame | None:
         """Take the next draft of a task. Return the frame to send, or None if the task is no longer
         running."""
         if work is not self.running:
             return None
         position = len(self.committed) + len(self._drafts)
-        frame = DecodingDraft(
+        frame = SideDraftFrame(
             session=self.opening.session,
             base=position,
             prefix_hash=self.committed.prefix_with(self._drafts),
@@ -234,7 +225,7 @@ class DecoderMachine:
             self.running = None
         return frame
 
-    def stands(self, draft: DecodingDraft) -> bool:
+    def stands(self, draft: SideDraftFrame) -> bool:
         """Return whether a draft still follows the text, and is not committed."""
         place = draft.base - len(self.committed)
         return (
@@ -320,7 +311,7 @@ def _granted(
     *,
     prompt_ids: tuple[int, ...],
     documents: Sequence[Sequence[int]],
-    model: DecoderModel,
+    model: CloudModel,
     leading_length: int,
 ) -> int:
     """Return the answer's length limit. Raises InvalidArgument naming the field that leaves no
@@ -364,7 +355,7 @@ def _granted(
     return granted
 
 
-def _check_vocabulary(opening: DecodingOpen, model: DecoderModel) -> None:
+def _check_vocabulary(opening: DecodingOpen, model: CloudModel) -> None:
     differs = opening.vocabulary_hash not in ("", model.vocabulary_hash)
     if differs or opening.vocabulary_size not in (0, model.vocabulary_size):
         raise VocabularyMismatch("vocabulary_hash: the two sides do not share a vocabulary")

@@ -1,4 +1,5 @@
-"""The frames between an aggregator and the decoder of its side (documented in decoding.proto).
+"""The frames between an aggregator and the decoder of its side (documented in decoding.proto), and
+the draft, which goes on to the other side.
 Invariant: arrays inside messages are never written to."""
 
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping,
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
+from tandem.two_sided.protocol.top_list import TopList
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +87,25 @@ class DecodingOpened(Frame):
     """Of each document."""
 
 
+SentProbs = DraftProbs | TopList | None
+"""What is told of a draft's distribution: all of it, its head, or at temperature 0 to the other
+side a top list of it."""
+
+
 @frozen
-class DecodingDraft(Frame):
-    """The draft at `base`, and its distribution or the head of it as the other end reconstructs it,
-    if carried. `decode_s` by the decoder's clock."""
+class SideDraftFrame(Frame):
+    """A side's draft at `base`, from its decoder to its aggregator and from there to the other
+    side, with what the receiver needs of its distribution. `committed`: where the sender's
+    committed text ends. `decode_s` by the decoder's clock. Between the sides `heard`: how many of
+    the receiver's frames had arrived, the newest `held_s` ago."""
 
     token_id: int
-    probs: DraftProbs | None
+    probs: SentProbs
     log_mass: float
     committed: int
     decode_s: float = 0.0
+    held_s: float = 0.0
+    heard: int = 0
 
 
 @frozen
@@ -114,4 +125,4 @@ def frame_header(session: int, text: PrefixedTokens) -> FrameHeader:
 
 
 DecodeRequestMessage = DecodingOpen | DecodingTarget | Cancel | Ping
-DecodeResponseMessage = DecodingOpened | DecodingDraft | DecodingText | GoingAway | Pong
+DecodeResponseMessage = DecodingOpened | SideDraftFrame | DecodingText | GoingAway | Pong

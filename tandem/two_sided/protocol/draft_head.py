@@ -71,14 +71,6 @@ DraftProbs = Array | DraftHead
 """What goes with a draft of its distribution: all of it [V], or its head."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentDraft:
-    """A side's draft token and what is known of the distribution it was drawn from."""
-
-    token_id: int
-    probs: DraftProbs
-
-
 def head_of_draft(
     probs: Array,
     token_id: int,
@@ -119,8 +111,8 @@ def head_and_rest(
 
 
 def aggregate_sent(
-    device: SentDraft,
-    cloud: SentDraft,
+    device: SideDraft,
+    cloud: SideDraft,
     *,
     weights: Weights,
     rng: RandomSource,
@@ -128,18 +120,9 @@ def aggregate_sent(
 ) -> Aggregated:
     """Return the token of `position`, drawn from the mixture of the distributions that the drafts
     were drawn from. Of both the same must be known: all of it, or the head."""
-    if isinstance(device.probs, DraftHead) and isinstance(cloud.probs, DraftHead):
-        heads = (device.probs, cloud.probs)
-    else:
-        assert not isinstance(device.probs, DraftHead), "of the other side all is known"
-        assert not isinstance(cloud.probs, DraftHead), "of the other side all is known"
-        return aggregate(
-            SideDraft(device.token_id, device.probs),
-            SideDraft(cloud.token_id, cloud.probs),
-            weights=weights,
-            rng=rng,
-            position=position,
-        )
+    heads = (device.probs, cloud.probs)
+    if not isinstance(device.probs, DraftHead):
+        return aggregate(device, cloud, weights=weights, rng=rng, position=position)
     ids = np.union1d(heads[Side.DEVICE].ids, heads[Side.CLOUD].ids)
     drafted = (device.token_id, cloud.token_id)
     named = [_named(drafted[side], heads[side], ids, side) for side in Side]

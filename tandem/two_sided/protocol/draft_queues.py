@@ -2,25 +2,19 @@
 which its prefix hash names, is the committed text; so drafts may come late or twice."""
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
 
 from tandem.core.tokens import PrefixedTokens, PrefixHash, extend_prefix
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft
-from tandem.two_sided.protocol.messages import SideDraftFrame
-
-QueuedDraft = DecodingDraft | SideDraftFrame
-"""A draft of this side's decoder, or one that the other side sent."""
-Draft = TypeVar("Draft", bound=QueuedDraft)
+from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 
 
-class DraftQueue(Generic[Draft]):
+class DraftQueue:
     """The newest draft for each position, from the first on that has not been forgotten."""
 
     def __init__(self, committed: PrefixedTokens) -> None:
         self._committed = committed
-        self._drafts: dict[int, Draft] = {}
+        self._drafts: dict[int, SideDraftFrame] = {}
 
-    def __iter__(self) -> Iterator[Draft]:
+    def __iter__(self) -> Iterator[SideDraftFrame]:
         """Yield the drafts that follow the committed text and each other, without a gap."""
         position = len(self._committed)
         prefix = self._committed.prefix
@@ -30,21 +24,21 @@ class DraftQueue(Generic[Draft]):
             prefix = extend_prefix(prefix, (draft.token_id,))
 
     @property
-    def first(self) -> Draft | None:
+    def first(self) -> SideDraftFrame | None:
         """The draft for the first position that is not committed, if it is of this text."""
         return self.at(len(self._committed), self._committed.prefix)
 
-    def at(self, position: int, prefix: PrefixHash) -> Draft | None:
+    def at(self, position: int, prefix: PrefixHash) -> SideDraftFrame | None:
         """Return the draft for a position after a text, committed or not."""
         draft = self._drafts.get(position)
         return draft if draft is not None and draft.prefix_hash == prefix else None
 
-    def add(self, draft: Draft) -> None:
+    def add(self, draft: SideDraftFrame) -> None:
         """Keep it if its position is not committed."""
         if draft.base >= len(self._committed):
             self._drafts[draft.base] = draft
 
-    def append(self, draft: Draft) -> bool:
+    def append(self, draft: SideDraftFrame) -> bool:
         """Keep it if it follows the last draft of this text; return whether it does."""
         text = [each.token_id for each in self]
         place = len(self._committed) + len(text)

@@ -18,13 +18,12 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodingOpen,
     DecodingTarget,
+    SideDraftFrame,
     frame_header,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AggregationPreset, DocumentContext
-from tandem.two_sided.protocol.top_list import TopList
 
 KV_PART_BYTES = 60 * 2**10
 """Bytes of a chunk: below the least `max_message_bytes` that a service can be given."""
@@ -157,25 +156,6 @@ class CollaborationOpened(Frame):
     max_tokens: int
     documents: int = 0
     document_tokens: int = 0
-
-
-SentProbs = DraftProbs | TopList | None
-"""What one side tells the other of a draft's distribution."""
-
-
-@frozen
-class SideDraftFrame(Frame):
-    """The sender's own draft at `base`, with its distribution or the head of it, at temperature 0 a
-    top list of it, or nothing, as the rule needs. `committed`: where the sender's committed text
-    ends. `heard`: how many of the receiver's frames had arrived, the newest `held_s` ago."""
-
-    token_id: int
-    probs: SentProbs
-    log_mass: float
-    committed: int
-    decode_s: float = 0.0
-    held_s: float = 0.0
-    heard: int = 0
 
 
 @frozen

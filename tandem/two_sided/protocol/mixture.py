@@ -43,10 +43,11 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SideDraft:
-    """A side's draft token and the distribution [V] it was drawn from."""
+    """A side's draft token and what is known of the distribution that it was drawn from: all of it
+    [V], or the head (`draft_head`)."""
 
     token_id: int
-    probs: Array
+    probs: Any
 
 
 @dataclass(frozen=True, slots=True)

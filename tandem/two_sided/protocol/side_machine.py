@@ -9,7 +9,7 @@ state changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -35,8 +35,8 @@ from tandem.two_sided.protocol.aggregation_rules import (
 )
 from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementSink
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingDraft,
     DecodingTarget,
+    SideDraftFrame,
     frame_header,
 )
 from tandem.two_sided.protocol.draft_queues import DraftQueue
@@ -45,7 +45,6 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpened,
     Fetch,
     PeerMessage,
-    SideDraftFrame,
     SideOutputs,
     TargetFrame,
     ToDecoder,
@@ -108,8 +107,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self.committed.extend(request.committed_ids)
-        self._own = DraftQueue[DecodingDraft](self.committed)
-        self._peers = DraftQueue[SideDraftFrame](self.committed)
+        self._own = DraftQueue(self.committed)
+        self._peers = DraftQueue(self.committed)
         self._sender = DraftSender(request, self._own, self.committed, self._counters)
         self._masses: dict[Side, float | None] = {side: log_mass, side.other: peer_log_mass}
         self.peer_opened: CollaborationOpened | None = None
@@ -160,16 +159,23 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._rule = OneSide(Side.DEVICE, Side.DEVICE)
         return self._decide(now)
 
-    def opened(self, log_mass: float, now: float) -> SideOutputs:
-        """Take h of this side's documents, which its decoder knows now. The cloud tells the
-        device."""
+    def opened(
+        self, log_mass: float, now: float, document_tokens: Sequence[int] = ()
+    ) -> SideOutputs:
+        """Take h of this side's documents and the tokens of each, which its decoder knows now. The
+        cloud tells the device."""
         self._masses[self.side] = log_mass
         self._update_rule(self.aggregation_side)
         if self.side is Side.DEVICE:
             return []
         self._counters.trips.received(now)  # the opening, which made this machine
-        limit = self.request.max_tokens
-        frame = CollaborationOpened(**self._header(), log_mass=log_mass, max_tokens=limit)
+        frame = CollaborationOpened(
+            **self._header(),
+            log_mass=log_mass,
+            max_tokens=self.request.max_tokens,
+            documents=len(document_tokens),
+            document_tokens=sum(document_tokens),
+        )
         return [*self._to_peer(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
@@ -186,7 +192,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     # Drafts and frames
 
-    def drafted(self, draft: DecodingDraft, now: float) -> SideOutputs:
+    def drafted(self, draft: SideDraftFrame, now: float) -> SideOutputs:
         """Take the next draft of this side's decoder."""
         if self.phase is Phase.DONE:
             return []
@@ -411,7 +417,7 @@ class DraftSender:
     def __init__(
         self,
         request: AggregationRequest,
-        drafts: DraftQueue[DecodingDraft],
+        drafts: DraftQueue,
         committed: PrefixedTokens,
         counters: AggregationCounters,
     ) -> None:
@@ -462,7 +468,7 @@ class DraftSender:
         return first
 
     def _frame(
-        self, draft: DecodingDraft, rule: AggregationRule, count: int, now: float
+        self, draft: SideDraftFrame, rule: AggregationRule, count: int, now: float
     ) -> SideDraftFrame:
         trips = self._counters.trips
         return SideDraftFrame(

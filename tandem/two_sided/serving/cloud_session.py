@@ -3,8 +3,7 @@ stream costs nothing before its opening frame was checked, and leaves nothing be
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,17 +13,19 @@ from tandem.net.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
 from tandem.net.served_sessions import FrameWriter, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.specdec.messages import GoingAway, Pong
-from tandem.two_sided.protocol.decoder_messages import DecodingOpened
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpen,
-    CollaborationOpened,
     SideOutput,
-    ToPeer,
 )
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import Sources
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.document_transfer import Search
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
-from tandem.two_sided.serving.side_session import MakeMachine, SideSession
+from tandem.two_sided.serving.side_session import SideDecoding, SideSession
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
 CollaborationStream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
@@ -34,34 +35,30 @@ MAX_EARLY_BYTES = 4 * 2**20
 """Of frames that wait for the decoder: a device drafts a few tokens ahead, with distributions that
 may be large."""
 
-OpenDecoder = Callable[[DecoderEvents], Awaitable[DecoderLink]]
-
-
-@dataclass(frozen=True, slots=True)
-class Collaboration:
-    """A device's stream that is open, and its opening frame."""
-
-    stream: CollaborationStream
-    codec: CloudSideCodec
-    opening: CollaborationOpen
-
 
 class CloudSession(SideSession[pb.CollaborateRequest]):
-    """The conversation after `open`."""
+    """The conversation after `opening`, which `codec` has read."""
 
     def __init__(
         self,
-        collaboration: Collaboration,
+        stream: CollaborationStream,
+        codec: CloudSideCodec,
+        opening: CollaborationOpen,
         *,
-        open_decoder: OpenDecoder,
-        make_machine: MakeMachine,
-        closing_tasks: set[asyncio.Task[None]],
+        decoding: SideDecoding,
+        search: Search,
+        deadline_s: float,
+        headers: Sent,
     ) -> None:
-        super().__init__(make_machine, closing_tasks=closing_tasks)
-        self._opening = collaboration.opening
-        self._codec = collaboration.codec
-        self._peer = collaboration.stream
-        self._open_decoder = open_decoder
+        """Prepare to serve. `search` finds the cloud's documents; `deadline_s`, `headers`: for the
+        decoder."""
+        super().__init__(decoding)
+        self._opening = opening
+        self._codec = codec
+        self._peer = stream
+        self._search = search
+        self._deadline_s = deadline_s
+        self._headers = headers
         self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
         self._early: list[pb.CollaborateRequest] = []
         self._early_bytes = 0
@@ -82,10 +79,26 @@ class CloudSession(SideSession[pb.CollaborateRequest]):
 
     async def _decode(self) -> NoReturn:
         """Open the decoder, and raise what fails."""
-        self.decoder = await self._open_decoder(self.events)
+        request = self._opening.request
+        documents: tuple[ContextDocument, ...] = ()
+        if request.preset.sources is not Sources.DEVICE:
+            documents = await self._search(request.query, request.documents, self._headers)
+        decoding = replace(
+            request.decoding_opening(Side.CLOUD, prompt=request.prompt_ids, documents=documents),
+            vocabulary_hash=request.vocabulary_hash,
+            vocabulary_size=request.vocabulary_size,
+            end_ids=tuple(sorted(request.eos_token_ids)),
+        )
+        self.decoder = self._decoding.link(decoding, self.events, self._deadline_s, self._headers)
         while True:
             await self.raise_failure(None)
             await self.woken()
+
+    def make_machine(self, opened: DecodingOpened) -> SideMachine:
+        granted = replace(self._opening.request, max_tokens=opened.max_tokens)
+        return self._decoding.machine(
+            Side.CLOUD, granted, opened, peer_log_mass=self._opening.log_mass
+        )
 
     async def _listen(self) -> None:
         while True:
@@ -131,8 +144,8 @@ class CloudSession(SideSession[pb.CollaborateRequest]):
     def begin(self, opened: DecodingOpened) -> list[SideOutput]:
         super().begin(opened)
         self._codec.opened(opened.vocabulary_size)
-        frames = self.machine.opened(opened.log_mass, time.monotonic())
-        outputs = [_with_documents(output, opened) for output in frames]
+        now = time.monotonic()
+        outputs = self.machine.opened(opened.log_mass, now, opened.document_tokens)
         early, self._early = self._early, []
         for frame in early:
             outputs += self._receive_frame(frame)
@@ -144,22 +157,9 @@ class CloudSession(SideSession[pb.CollaborateRequest]):
         self._writer.put([message])
 
 
-def _with_documents(output: SideOutput, decoder: DecodingOpened) -> SideOutput:
-    """Return `opened` with the decoder's documents."""
-    if not isinstance(output, ToPeer) or not isinstance(output.message, CollaborationOpened):
-        return output
-    complete = replace(
-        output.message,
-        documents=len(decoder.document_tokens),
-        document_tokens=sum(decoder.document_tokens),
-    )
-    return ToPeer(complete)
-
-
-async def open_collaboration(stream: CollaborationStream) -> Collaboration:
+async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
     """Read a stream's opening frame, checked. Raises InvalidArgument if the device says anything
     else, or nothing, and PrefixMismatch where its hash is not that of its text."""
-    codec = CloudSideCodec()
     opening = codec.decode(await stream.first(pb.CollaborateRequest))
     if not isinstance(opening, CollaborationOpen):
         raise InvalidArgument("open", "must be the first message of a stream")
@@ -172,4 +172,4 @@ async def open_collaboration(stream: CollaborationStream) -> Collaboration:
         await asyncio.sleep(0)  # no context length is known here: other streams go on meanwhile
     if prefix != opening.prefix_hash:
         raise PrefixMismatch(opening.base)
-    return Collaboration(stream, codec, opening)
+    return opening

@@ -2,8 +2,11 @@
 decoding bounds-checks everything a peer could get wrong, lengths before contents, and raises
 InvalidArgument naming the field."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from tandem.core.codecs import (
     entries_from_bytes,
@@ -23,11 +26,12 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
     DecodingText,
+    SentProbs,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
 from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvModel, KvPart
@@ -39,17 +43,7 @@ from tandem.two_sided.protocol.presets import (
     LocalProbs,
     ProbsPayload,
 )
-from tandem.two_sided.serving.frame_codec import (
-    CANCEL,
-    GOING_AWAY,
-    PING,
-    PONG,
-    FrameCodec,
-    FramePart,
-    check_finite,
-    check_log_mass,
-    check_seconds,
-)
+from tandem.two_sided.protocol.top_list import TopList, received_list
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
     choice_of,
@@ -61,6 +55,15 @@ from tandem.wire.common_codec import (
     same_fields,
     sampling_from_proto,
     sampling_to_proto,
+)
+from tandem.wire.frame_codec import (
+    CANCEL,
+    GOING_AWAY,
+    PING,
+    PONG,
+    FrameCodec,
+    FramePart,
+    check_seconds,
 )
 from tandem.wire.verifier_codec import describe_model
 from tandem_api.decoding.v1 import decoding_pb2 as pb
@@ -84,7 +87,7 @@ _OPEN_FIELDS = (
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
 _OPENED_FIELDS = ("prompt_ids", "log_mass", "document_tokens", "max_tokens")
-_DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s")
+_DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
 _TEXT_FIELDS = ("text", "tokens", "stopped", "token_texts")
 _DOCUMENT_FIELDS = (
     "text",
@@ -106,7 +109,6 @@ class AggregatorCodec(FrameCodec[DecodeRequestMessage, DecodeResponseMessage]):
 
     def __init__(self, probs: LocalProbs) -> None:
         self._probs = probs
-        self._vocabulary_size = 0
         sent = (
             FramePart("open", DecodingOpen, _OPEN_FIELDS, write=_write_open),
             FramePart("target", DecodingTarget, ("token_ids", "last")),
@@ -115,7 +117,6 @@ class AggregatorCodec(FrameCodec[DecodeRequestMessage, DecodeResponseMessage]):
         )
         received = (
             FramePart("opened", DecodingOpened, _OPENED_FIELDS, read=self._read_opened),
-            FramePart("draft", DecodingDraft, _DRAFT_FIELDS, read=self._read_draft),
             FramePart("text", DecodingText, _TEXT_FIELDS, read=_check_text),
             GOING_AWAY,
             PONG,
@@ -128,20 +129,13 @@ class AggregatorCodec(FrameCodec[DecodeRequestMessage, DecodeResponseMessage]):
         check_count(len(model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
         check_count(len(opened.prompt_ids), MAX_PROMPT_IDS, "prompt_ids")
         check_count(len(opened.document_tokens), MAX_DOCUMENTS, "document_tokens")
-        self._vocabulary_size = model.vocabulary_size
+        self.add((draft_part(self._probs, model.vocabulary_size),))
         check_token_ids(opened.prompt_ids, model.vocabulary_size, "prompt_ids")
         check_log_mass(opened.log_mass)
         return {
             **same_fields(model, _MODEL_FIELDS),
             "eos_token_ids": frozenset(model.eos_token_ids),
         }
-
-    def _read_draft(self, draft: pb.Draft) -> dict[str, Any]:
-        check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
-        probs = probs_from_payload(draft.probs, self._probs, self._vocabulary_size, draft.token_id)
-        check_log_mass(draft.log_mass)
-        check_seconds(draft.decode_s, "decode_s")
-        return {"probs": probs}
 
 
 class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
@@ -154,7 +148,6 @@ class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
         self._context_length = context_length
         self._device = device
         self._dtype = dtype
-        self._probs = LocalProbs()
         received = (
             FramePart("open", DecodingOpen, _OPEN_FIELDS, read=self._read_open),
             FramePart("target", DecodingTarget, ("token_ids", "last"), read=self._check_target),
@@ -163,7 +156,6 @@ class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
         )
         sent = (
             FramePart("opened", DecodingOpened, _OPENED_FIELDS, write=self._write_opened),
-            FramePart("draft", DecodingDraft, _DRAFT_FIELDS, write=self._write_draft),
             FramePart("text", DecodingText, _TEXT_FIELDS),
             GOING_AWAY,
             PONG,
@@ -176,7 +168,7 @@ class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
         prompt_ids = [item for item in fields["prompt"] if isinstance(item, int)]
         self._check_ids(message.committed_ids, "committed_ids")
         self._check_ids(prompt_ids, "prompt")
-        self._probs = fields["probs"]
+        self.add((draft_part(fields["probs"], self._vocabulary_size),))
         return fields
 
     def _check_target(self, target: pb.Target) -> dict[str, Any]:
@@ -190,8 +182,43 @@ class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
     def _write_opened(self, opened: pb.Opened, message: DecodingOpened) -> None:
         opened.model.CopyFrom(describe_model(message, self._device, self._dtype))
 
-    def _write_draft(self, draft: pb.Draft, message: DecodingDraft) -> None:
-        draft.probs = probs_to_payload(message.probs, self._probs)
+
+def draft_part(choices: LocalProbs, vocabulary_size: int, *, lists: bool = False) -> FramePart:
+    """Return the frame of a draft, which depends on how distributions are encoded. `lists`: whether
+    there may be a top list in a distribution's place."""
+
+    def write(proto: pb.Draft, draft: SideDraftFrame) -> None:
+        if isinstance(draft.probs, TopList):
+            proto.top.ids.extend(draft.probs.ids.tolist())
+            proto.top.probabilities.extend(draft.probs.probs.tolist())
+            proto.top.tail_mass = float(draft.probs.tail_mass)
+        else:
+            proto.probs = probs_to_payload(draft.probs, choices)
+
+    def read(proto: pb.Draft) -> dict[str, Any]:
+        check_token_ids((proto.token_id,), vocabulary_size, "token_id")
+        probs: SentProbs = None
+        if lists and proto.HasField("top"):
+            probs = _read_list(proto.top, vocabulary_size)
+        elif proto.probs or not lists:
+            probs = probs_from_payload(proto.probs, choices, vocabulary_size, proto.token_id)
+        check_log_mass(proto.log_mass)
+        check_seconds(proto.decode_s, "decode_s")
+        check_seconds(proto.held_s, "held_s")
+        return {"probs": probs}
+
+    return FramePart("draft", SideDraftFrame, _DRAFT_FIELDS, write, read)
+
+
+def _read_list(top: pb.TopList, vocabulary_size: int) -> TopList:
+    check_count(len(top.ids), vocabulary_size, "ids")
+    check_count(len(top.probabilities), vocabulary_size, "probabilities")
+    return received_list(
+        np.array(top.ids, dtype=np.int64),
+        np.array(top.probabilities, dtype=np.float32),
+        top.tail_mass,
+        vocabulary_size,
+    )
 
 
 def _check_text(text: pb.Text) -> dict[str, Any]:
@@ -279,12 +306,19 @@ def probs_choices_to_proto(message: Any, choices: LocalProbs) -> None:
     message.head = choices.head
 
 
+def check_log_mass(log_mass: float) -> None:
+    """Raise InvalidArgument unless h is a number or -inf."""
+    if not log_mass < math.inf:  # False for NaN as well
+        raise InvalidArgument("log_mass", f"{log_mass} is neither a number nor -inf")
+
+
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
     return pb.ContextDocument(**{name: getattr(document, name) for name in _DOCUMENT_FIELDS})
 
 
 def document_from_proto(document: pb.ContextDocument) -> ContextDocument:
-    check_finite(document.relevance, "relevance")
+    if not math.isfinite(document.relevance):
+        raise InvalidArgument("relevance", f"{document.relevance} is not a finite number")
     check_tenant_id(document.imported_for, "imported_for")
     return ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
 

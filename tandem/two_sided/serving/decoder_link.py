@@ -19,11 +19,11 @@ from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
     DecodingText,
+    SideDraftFrame,
 )
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
@@ -41,7 +41,7 @@ class DecoderEvents:
     """Callbacks of the link, on the event loop."""
 
     opened: Callable[[DecodingOpened], None]
-    drafted: Callable[[DecodingDraft], None]
+    drafted: Callable[[SideDraftFrame], None]
     text: Callable[[DecodingText], None]
     restarted: Callable[[], None]
     failed: Callable[[Exception], None]
@@ -125,7 +125,7 @@ class DecoderLink:
                 if self._opened is None:
                     self._opened = message
                     self._events.opened(message)
-            case DecodingDraft():
+            case SideDraftFrame():
                 self._losses = self._attempts = 0
                 self._events.drafted(message)
             case DecodingText():

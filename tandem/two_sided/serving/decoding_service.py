@@ -30,8 +30,8 @@ from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeResponseMessage,
-    DecodingDraft,
     DecodingOpen,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvUnavailable
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
@@ -159,7 +159,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         caller = current_caller().holder
         tenant = paying_tenant()
         preset = opening.preset if opening.preset in AGGREGATION_PRESETS else OTHER
-        series = self._metrics.method(preset, model.name)
+        series = self._metrics.method(preset, model.model_name)
         with (
             self._admission.reserve(
                 tenant=tenant, grammar=opening.processors.grammar is not None
@@ -222,13 +222,13 @@ class _Session:
                 return
             self._writer.put(self._run.receive(self._codec.decode(frame)))
 
-    def _drafted(self, draft: DecodingDraft, queue_s: float) -> None:
+    def _drafted(self, draft: SideDraftFrame, queue_s: float) -> None:
         self._series.draft_step.observe(draft.decode_s)
         self._series.queue.observe(queue_s)
         self._writer.put([draft])
 
     async def _write(self, message: DecodeResponseMessage) -> None:
-        if not isinstance(message, DecodingDraft) or self._run.machine.stands(message):
+        if not isinstance(message, SideDraftFrame) or self._run.machine.stands(message):
             await self._stream.write(self._codec.encode(message))
 
 

@@ -3,35 +3,46 @@ and its messages to the caller.
 
 Invariant: tokens leave when their text is known, so that nothing follows a stop string."""
 
-import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import grpc
 
 from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.prompt import Prompt
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch, TokenSource
-from tandem.net.frame_stream import FATAL, Traffic
-from tandem.net.session_runner import OpenStream
+from tandem.net.connection import Connection
+from tandem.net.failover_connection import FailoverConnection
+from tandem.net.frame_stream import FATAL, FrameStream, Traffic
 from tandem.net.status import Rejected
 from tandem.specdec.events import Commit, Finish
-from tandem.two_sided.protocol.counters import AggregationStats
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened, DecodingText
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodingOpened,
+    DecodingText,
+    SideDraftFrame,
+)
 from tandem.two_sided.protocol.messages import (
+    AggregationRequest,
     CloudSideMessage,
-    CollaborationOpened,
+    DeviceMessage,
     PeerMessage,
     SideOutput,
 )
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AggregationPreset
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.side_session import MakeMachine, SideSession
-from tandem.wire.common_codec import token_sources_to_proto
-from tandem_api.common.v1 import generation_pb2 as pb
+from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.decoder_link import DecoderLink
+from tandem.two_sided.serving.document_transfer import Search
+from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem.two_sided.serving.side_session import SideDecoding, SideSession, never_silent
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +60,141 @@ class TextPiece:
         return self.commit.token_sources[: len(self.token_ids)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """One caller's request, checked.
+
+    `query`: what is looked for on both sides, `documents` of them at most on each; `search` finds
+    those of the device. `timeout_s`: for the whole answer. `headers`: the asking span's. `tenant`:
+    whose the keys and values are that the cloud sends. The rest is as in a `GenerationRequest`."""
+
+    prompt: Prompt
+    preset: AggregationPreset
+    query: str
+    documents: int
+    search: Search
+    params: GenerationParams
+    stop: tuple[str, ...]
+    token_texts: bool
+    lost_cloud: LostCloud
+    timeout_s: float
+    headers: Sent = None
+    tenant: bytes = b""
+    chat_template_kwargs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request with the documents for it. `aggregation` lacks what only the decoder knows: the
+    prompt's ids, the vocabulary and the room for the answer."""
+
+    request: DeviceRequest
+    aggregation: AggregationRequest
+    documents: tuple[ContextDocument, ...]
+    traffic: Traffic
+    """With the cloud."""
+
+    @property
+    def preset(self) -> AggregationPreset:
+        return self.aggregation.preset
+
+    @property
+    def needs_cloud(self) -> bool:
+        """True if the cloud takes part once the documents are here."""
+        return self.preset.needs_cloud and self.preset.transfer is DocumentTransfer.NONE
+
+
 class DeviceSession(SideSession[CloudSideMessage]):
     """Runs one request: await `begun`, iterate `pieces`, then read the machine's stats."""
 
     def __init__(
         self,
+        prepared: PreparedRequest,
+        decoding: SideDecoding,
+        cloud: Connection | None,
         *,
-        make_machine: MakeMachine,
-        open_decoder: Callable[[DecoderEvents], DecoderLink],
-        open_stream: OpenStream[CloudSideMessage, Any] | None,
-        closing_tasks: set[asyncio.Task[None]],
-        why_silent: Callable[[], Awaitable[str]],
-        spread: int,
+        give_up_after_s: float,
     ) -> None:
-        """Open the decoder. The stream to the cloud follows: `open_stream` is called once `opened`
-        is known. For the last four parameters see `SessionRunner`."""
+        """Open the decoder; the stream to the cloud follows when that has taken the request.
+
+        Args:
+            cloud: to the cloud's aggregator; None where it takes no part.
+            give_up_after_s: silence of the cloud after which it counts as lost."""
         super().__init__(
-            make_machine,
-            open_stream,
-            closing_tasks=closing_tasks,
-            why_silent=why_silent,
-            spread=spread,
+            decoding,
+            None if cloud is None else self._stream_to_cloud,
+            why_silent=never_silent if cloud is None else cloud.why_silent,
+            spread=prepared.aggregation.session,
             # A deadline of the cloud's own says nothing about the next stream.
             fatal=FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED},
         )
         self.finish_reason: FinishReason | None = None
+        self._prepared = prepared
+        self._cloud = None if cloud is None else cloud.for_request()
+        times = LivenessTimes(give_up_after_s=give_up_after_s)
+        self._liveness_times = (
+            times.with_others() if isinstance(cloud, FailoverConnection) else times
+        )
         self._unreported: deque[Commit] = deque()
         self._pieces: deque[TextPiece] = deque()
-        self.decoder = open_decoder(replace(self.events, opened=self._decoder_opened))
+        self.decoder = self._open_decoder()
+
+    def _open_decoder(self) -> DecoderLink:
+        prepared = self._prepared
+        request = prepared.request
+        opening = replace(
+            prepared.aggregation.decoding_opening(
+                Side.DEVICE, prompt=request.prompt, documents=prepared.documents
+            ),
+            wants_text=True,
+            stop=request.stop,
+            wants_token_texts=request.token_texts,
+            chat_template_kwargs=request.chat_template_kwargs,
+        )
+        if prepared.preset.sources is Sources.CLOUD:
+            opening = replace(opening, ahead=0)
+        events = replace(self.events, opened=self._decoder_opened)
+        return self._decoding.link(opening, events, request.timeout_s, request.headers)
+
+    def make_machine(self, opened: DecodingOpened) -> SideMachine:
+        request = replace(
+            self._prepared.aggregation,
+            prompt_ids=opened.prompt_ids,
+            vocabulary_hash=opened.vocabulary_hash,
+            vocabulary_size=opened.vocabulary_size,
+            max_tokens=opened.max_tokens,
+            eos_token_ids=opened.eos_token_ids,
+        )
+        request.sampling.validate(request.vocabulary_size)
+        policy = self._prepared.request.lost_cloud
+        liveness = Liveness(policy, self._liveness_times, time.monotonic())
+        return self._decoding.machine(
+            Side.DEVICE,
+            request,
+            opened,
+            log_mass=opened.log_mass,
+            liveness=None if self._cloud is None else liveness,
+        )
+
+    def _stream_to_cloud(
+        self,
+        on_frame: Callable[[CloudSideMessage, int], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> FrameStream[DeviceMessage, CloudSideMessage]:
+        assert self._cloud is not None, "it takes part"
+        assert self.opened is not None, "the machine exists"
+        request = self._prepared.request
+        return FrameStream(
+            self._cloud,
+            lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
+                timeout=request.timeout_s, wait_for_ready=True, metadata=request.headers
+            ),
+            codec=DeviceCodec(self.opened.vocabulary_size, self._prepared.preset.probs),
+            traffic=self._prepared.traffic,
+            on_frame=on_frame,
+            on_end=on_end,
+            stranger=f"the cloud at {self._cloud.target}",
+        )
 
     async def begun(self) -> DecodingOpened:
         """Wait until the decoder has taken the request. Raises what it refused it with."""
@@ -127,7 +245,7 @@ class DeviceSession(SideSession[CloudSideMessage]):
         self.dispatch(lambda: self.begin(opened))
         self.connect()
 
-    def drafted(self, draft: DecodingDraft) -> list[SideOutput]:
+    def drafted(self, draft: SideDraftFrame) -> list[SideOutput]:
         try:
             return super().drafted(draft)
         except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
@@ -151,97 +269,3 @@ class DeviceSession(SideSession[CloudSideMessage]):
             self.dispatch(lambda: self.machine.stop())
             self.finish_reason = FinishReason.STOP
         self.notify()
-
-
-def started_message(
-    session: int, preset: AggregationPreset, opened: DecodingOpened
-) -> pb.GenerateResponse:
-    """Return the caller's first message.
-
-    Args:
-        session: the request's number.
-        preset: the method that answers.
-        opened: what the device's decoder said."""
-    return pb.GenerateResponse(
-        started=pb.Started(
-            session=f"{session:08x}",
-            preset=preset.name,
-            prompt_tokens=len(opened.prompt_ids),
-            max_tokens=opened.max_tokens,
-        )
-    )
-
-
-def committed_message(position: int, piece: TextPiece) -> pb.GenerateResponse:
-    """Return the message with a piece whose first token is the answer's token `position`."""
-    return pb.GenerateResponse(
-        committed=pb.Committed(
-            position=position,
-            token_ids=piece.token_ids,
-            text=piece.text,
-            unverified=piece.commit.unverified,
-            token_sources=token_sources_to_proto(piece.token_sources),
-            token_texts=piece.token_texts,
-        )
-    )
-
-
-def summary_message(
-    session: DeviceSession,
-    preset: AggregationPreset,
-    tokens: int,
-    traffic: Traffic,
-) -> pb.GenerateResponse:
-    """Return the caller's last message.
-
-    Args:
-        session: the answer's, which has ended.
-        preset: the method that answered.
-        tokens: how many the caller got.
-        traffic: bytes exchanged with the cloud."""
-    opened = session.opened
-    stats = session.machine.stats
-    assert opened is not None, "a summary follows an answer"
-    summary = pb.Summary(
-        finish_reason=session.finish_reason or FinishReason.ERROR,
-        preset=preset.name,
-        prompt_tokens=len(opened.prompt_ids),
-        tokens=tokens,
-        rounds=stats.tokens,
-        drafted=sum(stats.drafted.values()),
-        accepted=sum(stats.accepted.values()),
-        resumes=stats.resumes,
-        unverified_tokens=min(stats.unverified_tokens, tokens),
-        draft_s=stats.decode_s[Side.DEVICE],
-        verify_s=stats.decode_s[Side.CLOUD],
-        links_lost=stats.links_lost,
-        loss_noticed_s=stats.loss_noticed_s,
-        lossy=preset.lossy,
-        side_moves=stats.side_moves,
-        fetches=stats.fetches,
-        uplink_bytes=traffic.uplink_bytes,
-        downlink_bytes=traffic.downlink_bytes,
-    )
-    _fill_side(summary.device, Side.DEVICE, stats=stats)
-    _fill_side(summary.cloud, Side.CLOUD, stats=stats, opened=session.machine.peer_opened)
-    summary.device.documents = len(opened.document_tokens)
-    summary.device.document_tokens = sum(opened.document_tokens)
-    summary.device.log_mass = opened.log_mass
-    return pb.GenerateResponse(summary=summary)
-
-
-def _fill_side(
-    summary: pb.SideSummary,
-    side: Side,
-    *,
-    stats: AggregationStats,
-    opened: CollaborationOpened | None = None,
-) -> None:
-    """Fill in what a side did, and what it said of its documents."""
-    summary.drafted = stats.drafted[side]
-    summary.accepted = stats.accepted[side]
-    summary.decode_s = stats.decode_s[side]
-    if opened is not None:
-        summary.documents = opened.documents
-        summary.document_tokens = opened.document_tokens
-        summary.log_mass = opened.log_mass

@@ -32,6 +32,7 @@ from tandem.net.status import (
     upstream_rejection,
 )
 from tandem.net.stream_limits import ServedStream
+from tandem.net.uncancelled import uncancelled
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
@@ -54,8 +55,8 @@ log = get_logger(__name__)
 
 Part = TypeVar("Part", int, bytes)
 FetchStream = ServedStream[pb.FetchDocumentsRequest, pb.FetchDocumentsResponse]
-Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
-"""Finds the cloud's documents for a query, so many at most."""
+Search = Callable[[str, int, Sent], Awaitable[tuple[ContextDocument, ...]]]
+"""Finds the cloud's documents for a query, so many at most, within the span of these headers."""
 
 
 class FetchedDocuments:
@@ -178,13 +179,13 @@ class FetchedDocuments:
             )
             try:
                 await call.write(request(documents=documents, part=part_to_proto(size_bytes)))
-                if await call.read() is not grpc.aio.EOF:  # there is room
+                if await uncancelled(call.read()) is not grpc.aio.EOF:  # there is room
                     left = size_bytes
                     while left > 0:
                         chunk = await stream.part(bytes)
                         left -= len(chunk)
                         await call.write(request(part=part_to_proto(chunk)))
-                    await call.read()
+                    await uncancelled(call.read())
                 if (code := await call.code()) is not grpc.StatusCode.OK:
                     raise _refused(code, await call.details() or "ended the call")
             except grpc.aio.AioRpcError as error:
@@ -229,7 +230,7 @@ class _CloudStream:
 
     async def _read(self, expected: str) -> pb.FetchDocumentsResponse:
         try:
-            answer = await self._call.read()
+            answer = await uncancelled(self._call.read())
             if answer is grpc.aio.EOF:
                 raise self._ended(
                     await self._call.code(),
@@ -305,7 +306,7 @@ async def give_documents(
         if not here.exports:
             raise KvUnavailable("document_kv: the cloud's decoder gives no keys and values out")
         model_from_proto(here.model, "model").check_used_by(user)
-    documents = await search(find.query, find.documents)
+    documents = await search(find.query, find.documents, headers)
     found = pb.FoundDocuments(documents=map(document_to_proto, documents))
     await stream.write(pb.FetchDocumentsResponse(found=found))
     if user is None:

@@ -6,8 +6,6 @@ never one that a frame names."""
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.prompt import MAX_PROMPT_IDS
@@ -19,8 +17,6 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpened,
     DeviceMessage,
     Fetch,
-    SentProbs,
-    SideDraftFrame,
     TargetFrame,
 )
 from tandem.two_sided.protocol.presets import (
@@ -32,23 +28,12 @@ from tandem.two_sided.protocol.presets import (
     Placement,
     Sources,
 )
-from tandem.two_sided.protocol.top_list import TopList, received_list
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
+    check_log_mass,
+    draft_part,
     probs_choices_from_proto,
     probs_choices_to_proto,
-    probs_from_payload,
-    probs_to_payload,
-)
-from tandem.two_sided.serving.frame_codec import (
-    CANCEL,
-    GOING_AWAY,
-    PING,
-    PONG,
-    FrameCodec,
-    FramePart,
-    check_log_mass,
-    check_seconds,
 )
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
@@ -61,6 +46,14 @@ from tandem.wire.common_codec import (
     sampling_to_proto,
     token_sources_from_proto,
     token_sources_to_proto,
+)
+from tandem.wire.frame_codec import (
+    CANCEL,
+    GOING_AWAY,
+    PING,
+    PONG,
+    FrameCodec,
+    FramePart,
 )
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
@@ -79,12 +72,8 @@ _REQUEST_FIELDS = (
     "max_tokens",
 )
 _PRESET_FIELDS = ("ahead", "top", "reweigh_every")
-_DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
 _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens")
 """Fields of the same name in a message here and on the wire."""
-
-
-_OF_CLOUD = (FramePart("opened", CollaborationOpened, _OPENED_FIELDS), GOING_AWAY, PONG)
 
 
 class DeviceCodec(FrameCodec[DeviceMessage, CloudSideMessage]):
@@ -107,14 +96,17 @@ class CloudSideCodec(FrameCodec[CloudSideMessage, DeviceMessage]):
     def __init__(self) -> None:
         self._probs: LocalProbs | None = None
         opening = FramePart("open", CollaborationOpen, ("log_mass",), read=self._read_open)
-        super().__init__(pb.CollaborateResponse, _OF_CLOUD, received=(opening, CANCEL, PING))
+        opened = FramePart("opened", CollaborationOpened, _OPENED_FIELDS)
+        super().__init__(
+            pb.CollaborateResponse,
+            sent=(opened, GOING_AWAY, PONG),
+            received=(opening, CANCEL, PING),
+        )
 
     def opened(self, vocabulary_size: int) -> None:
         """Take the vocabulary of the session's decoder, which is open now. Until then drafts,
         targets and fetches are refused."""
-        both_ways = _both_ways(vocabulary_size, self._probs or LocalProbs())
-        self._sent = (*_OF_CLOUD, *both_ways)
-        self._received = (*self._received, *both_ways)
+        self.add(_both_ways(vocabulary_size, self._probs or LocalProbs()))
 
     def decode(self, frame: pb.CollaborateRequest) -> DeviceMessage:
         message = super().decode(frame)
@@ -132,22 +124,6 @@ class CloudSideCodec(FrameCodec[CloudSideMessage, DeviceMessage]):
 
 def _both_ways(vocabulary_size: int, choices: LocalProbs) -> tuple[FramePart, ...]:
     """Return the frames that are sent both ways, which depend on how distributions are encoded."""
-
-    def write_draft(draft: pb.SideDraft, message: SideDraftFrame) -> None:
-        probs = message.probs
-        if isinstance(probs, TopList):
-            draft.top.ids.extend(probs.ids.tolist())
-            draft.top.probabilities.extend(probs.probs.tolist())
-            draft.top.tail_mass = float(probs.tail_mass)
-        elif probs is not None:
-            draft.probs = probs_to_payload(probs, choices)
-
-    def read_draft(draft: pb.SideDraft) -> dict[str, Any]:
-        check_token_ids((draft.token_id,), vocabulary_size, "token_id")
-        check_log_mass(draft.log_mass)
-        check_seconds(draft.decode_s, "decode_s")
-        check_seconds(draft.held_s, "held_s")
-        return {"probs": _read_probs(draft, choices, vocabulary_size)}
 
     def write_target(target: pb.Target, message: TargetFrame) -> None:
         target.token_sources.extend(token_sources_to_proto(message.token_sources))
@@ -167,25 +143,10 @@ def _both_ways(vocabulary_size: int, choices: LocalProbs) -> tuple[FramePart, ..
 
     target_fields = ("token_ids", "hands_over")
     return (
-        FramePart("draft", SideDraftFrame, _DRAFT_FIELDS, write_draft, read_draft),
+        draft_part(choices, vocabulary_size, lists=True),
         FramePart("target", TargetFrame, target_fields, write_target, read_target),
         FramePart("fetch", Fetch, (), write_fetch, read_fetch),
     )
-
-
-def _read_probs(draft: pb.SideDraft, choices: LocalProbs, vocabulary_size: int) -> SentProbs:
-    if draft.HasField("top"):
-        check_count(len(draft.top.ids), vocabulary_size, "ids")
-        check_count(len(draft.top.probabilities), vocabulary_size, "probabilities")
-        return received_list(
-            np.array(draft.top.ids, dtype=np.int64),
-            np.array(draft.top.probabilities, dtype=np.float32),
-            draft.top.tail_mass,
-            vocabulary_size,
-        )
-    if not draft.probs:
-        return None
-    return probs_from_payload(draft.probs, choices, vocabulary_size, draft.token_id)
 
 
 def _read_token_sources(target: pb.Target) -> tuple[TokenSource, ...]:

@@ -15,10 +15,10 @@ from tandem.net.session_runner import OpenStream, SessionRunner
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingText,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -35,7 +35,6 @@ from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 CLOSING_S = 1.0
 
 In = TypeVar("In")
-MakeMachine = Callable[[DecodingOpened], SideMachine]
 
 
 class SideDecoding:
@@ -84,10 +83,9 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
 
     def __init__(
         self,
-        make_machine: MakeMachine,
+        decoding: SideDecoding,
         open_stream: OpenStream[In, Any] | None = None,
         *,
-        closing_tasks: set[asyncio.Task[None]],
         why_silent: Callable[[], Awaitable[str]] = never_silent,
         spread: int = 0,
         fatal: frozenset[grpc.StatusCode] = FATAL,
@@ -97,14 +95,14 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
         super().__init__(
             open_stream,
             CollaborationOpened,
-            closing_tasks=closing_tasks,
+            closing_tasks=decoding.closing_tasks,
             why_silent=why_silent,
             spread=spread,
             fatal=fatal,
         )
         self.opened: DecodingOpened | None = None
         self.decoder: DecoderLink | None = None
-        self._make_machine = make_machine
+        self._decoding = decoding
         self._machine: SideMachine | None = None
         self._wake = asyncio.Event()
         self.events = DecoderEvents(
@@ -121,16 +119,20 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
         return self._machine
 
     @abstractmethod
+    def make_machine(self, opened: DecodingOpened) -> SideMachine:
+        """Return the machine of the request, which the decoder has taken."""
+
+    @abstractmethod
     def send_to_peer(self, message: PeerMessage) -> None:
         """Put a frame on the stream to the other side."""
 
     def begin(self, opened: DecodingOpened) -> list[SideOutput]:
         """Make the machine: the decoder has opened."""
         self.opened = opened
-        self._machine = self._make_machine(opened)
+        self._machine = self.make_machine(opened)
         return []
 
-    def drafted(self, draft: DecodingDraft) -> list[SideOutput]:
+    def drafted(self, draft: SideDraftFrame) -> list[SideOutput]:
         return self.machine.drafted(draft, time.monotonic())
 
     def text(self, text: DecodingText) -> None:

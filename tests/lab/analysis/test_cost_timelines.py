@@ -6,10 +6,12 @@ from itertools import product
 
 import pytest
 
+from lab.analysis.cost_of_preset import schedule_of
 from lab.analysis.epoch_timeline import StepTimes, expected
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.cost import expected_tpot_s, fastest, stream_within
+from tandem.control.cost import expected_tpot_s, stream_within
 from tandem.control.schedule import Schedule
+from tandem.specdec.presets import PRESETS
 from tests.unit.control.test_cost import ALONE, LIMITS, PAIRS, stream
 
 
@@ -46,4 +48,4 @@ def test_what_is_fastest_is_about_as_fast_by_the_timeline(
 ) -> None:
     conditions = Conditions(pair, rtt_s, rate)
     best_s = min(oracle_s(schedule, conditions) for schedule in (ALONE, stream_within(LIMITS)))
-    assert oracle_s(fastest(LIMITS, conditions), conditions) < 1.25 * best_s
+    assert oracle_s(schedule_of(PRESETS["auto"], conditions), conditions) < 1.25 * best_s

@@ -1,23 +1,17 @@
-"""What `bench fleet` makes of the events that chats saw."""
+"""What `bench capacity` makes of the events that chats saw."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
 import pytest
 
 from lab.bench.faults.chat_load import (
-    Traffic,
     Turn,
     jain,
     load_figures,
-    longest_gap_s,
     quantile,
-    wrong_tokens,
 )
-from lab.bench.faults.fleet_suite import FleetShape, verifier_options
-from lab.bench.harness.suite import Pacing
 
 
 def turn(chat: int, began_s: float, *arrivals: tuple[float, int], failure: str = "") -> Turn:
@@ -36,18 +30,6 @@ def test_dilated_times_are_told_undilated() -> None:
     asked = turn(0, 6.0, (9.0, 1), (12.0, 3)).undilated(6.0)
     assert (asked.ttft_s, asked.gaps_s) == (0.5, [0.5])
     assert asked.tpot_s == pytest.approx(0.5 / 3)
-    shape = FleetShape(Pacing(0.024, 0.072, 0.001)).dilated(10.0)
-    assert shape == FleetShape(Pacing(0.24, 0.72, 0.01), rtt_s=0.2)
-
-
-def test_a_verifier_that_drafts_has_the_edge_s_model_and_dilated_steps_of_a_fifth() -> None:
-    shape = FleetShape(Pacing(0.024, 0.072, 0.001))
-    assert "cloud_draft" not in verifier_options(shape)
-    options = verifier_options(replace(shape, cloud_draft=True).dilated(5.0))
-    assert options["cloud_draft"] == options["model"] == "1:0.3"
-    assert (options["cloud_draft_engine"], options["engine"]) == ("scripted", "scripted")
-    assert options["pace_cloud_draft_s"] == pytest.approx(0.024)
-    assert options["pace_first_s"] == pytest.approx(0.36)
 
 
 def test_one_without_a_token_waits_for_ever() -> None:
@@ -74,24 +56,3 @@ def test_fairness_is_one_where_all_get_the_same() -> None:
     assert jain([1.0, 0.0, 0.0, 0.0]) == 0.25
     assert jain([]) is None
     assert quantile([], 0.5) is None
-
-
-def test_a_pause_touches_the_time_of_the_fault() -> None:
-    turns = [turn(0, 0.0, (1.0, 1), (4.0, 1), (4.5, 1)), turn(1, 0.0, (0.0, 1), (9.0, 1))]
-    assert longest_gap_s(turns[:1], 4.2, 5.0) == 0.5
-    assert longest_gap_s(turns[:1], 2.0, 5.0) == 3.0
-    assert longest_gap_s(turns, 2.0, 5.0) == 9.0
-
-
-def test_missing_and_different_tokens_are_wrong() -> None:
-    expected = {0: [5, 6, 7]}
-    assert wrong_tokens([Turn(0, 0.0, token_ids=[5, 6, 7])], expected) == 0
-    assert wrong_tokens([Turn(0, 0.0, token_ids=[5, 9])], expected) == 2
-    assert wrong_tokens([Turn(0, 0.0, token_ids=[5, 6, 7, 8])], expected) == 1
-
-
-def test_chats_ask_different_questions_and_with_same_one_each() -> None:
-    traffic, same = Traffic("auto"), Traffic("auto", same=True)
-    assert traffic.body(0, 0) != traffic.body(0, 1)
-    assert traffic.body(0, 0) != traffic.body(1, 0)
-    assert same.body(1, 0) == same.body(1, 7)

@@ -39,12 +39,11 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "prefix",
             "quantised",
             "demo-pair",
-            "cuts",
             "loop",
             "methods",
             "when-it-pays",
         ),
-        *("truncation", "trees", "exits", "auto", "cost-model"),
+        *("exits", "auto", "cost-model"),
         "capacity",
         "structured",
         "bias",
@@ -53,8 +52,8 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "scheduler",
         "dragon-latency",
         *("dragon-ttft", "dragon-heads", "dragon-mixture", "leakage"),
-        *("document-kv", "papers"),
-        *("faults", "overload", "soak", "fleet"),
+        "papers",
+        *("faults", "overload", "soak"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])

@@ -1,7 +1,6 @@
 """Rows by processes in the papers' report: what is asked, and where the time went beside virtual
 time. No process is started here."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,13 +10,11 @@ from lab.bench.papers import (
     dssd_processes,
     dssd_tables,
     fsd_processes,
-    process_findings,
     tslt_processes,
 )
 from lab.bench.papers.fsd_printed import TABLE_5
 from lab.bench.papers.paper_table import PaperRow
 from lab.bench.papers.process_runs import ProcessRun, RunResult, beside, long_prompts
-from lab.bench.papers.rows import FilledRow, Rows
 from lab.bench.papers.tslt_figures import KEPT
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.generation.client import Generated
@@ -162,29 +159,3 @@ RESULT = RunResult(
     same_texts=3,
     answers=3,
 )
-
-
-def row_of(result: RunResult) -> FilledRow:
-    names = process_findings.COLUMNS
-    ours = dict(zip(names, process_findings.columns_of(result), strict=True))
-    return FilledRow({"n": 1}, ours, dict.fromkeys(names))
-
-
-def test_what_is_more_than_a_tenth_apart_is_explained_by_its_largest_part() -> None:
-    near = process_findings.why_apart(Rows([row_of(replace(RESULT, tpot_s=0.105))]))
-    assert "No row differs by more than 10 %" in near
-    far = replace(RESULT, tpot_s=0.130, target_excess_s=0.020)
-    words = process_findings.why_apart(Rows([row_of(far), row_of(replace(RESULT, tpot_s=0.104))]))
-    assert "1 of 2 rows most of it, 20 ms a token, is passes of the target" in words
-    assert "gRPC" not in words
-    other = process_findings.why_apart(Rows([row_of(replace(RESULT, same_texts=2))]))
-    assert "another text" in other
-
-
-def test_rows_without_models_say_so() -> None:
-    empty = FilledRow({"n": 1}, dict.fromkeys(process_findings.COLUMNS), {})
-    assert process_findings.why_apart(Rows([empty])) == process_findings.NOT_HERE
-    for module in (dssd_processes, fsd_processes, tslt_processes):
-        (table,) = module.tables()
-        nothing = [(None,) * len(table.figures) for _ in table.rows]
-        assert table.difference(nothing)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from lab.bench.harness.report import FIELDS
-from lab.commands.sim_fleet import simulated_row
 from tandem.cli import main
 from tandem.specdec.presets import PRESETS
 
@@ -83,72 +80,3 @@ def test_bad_flags_are_named(arguments: list[str], named: str) -> None:
     ended = sim(*arguments)
     assert ended.exit_code == 2
     assert named in ended.stderr
-
-
-def fleet(*arguments: str) -> Result:
-    small = (
-        "--edges",
-        "20",
-        "--verifiers",
-        "2",
-        "--seconds",
-        "5",
-        "--warm-s",
-        "1",
-        "--per-edge-s",
-        "5",
-    )
-    return CliRunner().invoke(main, ["sim", "--fleet", *small, *arguments], prog_name="tandem")
-
-
-def test_a_fleet_has_a_row_for_each_preset() -> None:
-    ended = fleet("--json", "--traffic", "bursts", "--set", "draft_length=4", "--preset", "stream")
-    assert (ended.exit_code, ended.stderr) == (0, "")
-    (row,) = json.loads(ended.stdout)["rows"]
-    assert (row["preset"], row["edges"], row["verifiers"]) == ("stream", 20, 2.0)
-    assert row["answers"] > 0
-    assert row["tpot_p50_s"] > 0
-    told = fleet()
-    assert [line.split()[0] for line in told.stdout.splitlines()[1:3]] == ["ar", "auto"]
-
-
-def test_a_fleet_finds_how_many_verifiers_keep_to_a_limit() -> None:
-    ended = fleet("--tpot-ms", "45", "--tpot-ms", "1", "--preset", "ar")
-    assert ended.exit_code == 0, ended.output
-    kept, none = ended.stdout.splitlines()[1:3]
-    assert kept.split()[:4] == ["ar", "20", "45", "1.0"]
-    assert "none would do" in none
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--rtt-ms", "9..1"), "--rtt-ms"),
-        (("--preset", "mc-dsd"), "preset"),
-        (("--scale-to", "4", "--tpot-ms", "30"), "leave one out"),
-        (("--draft", "x"), "draft"),
-    ],
-)
-def test_a_fleet_that_cannot_be_is_refused(arguments: tuple[str, ...], words: str) -> None:
-    ended = fleet(*arguments)
-    assert ended.exit_code != 0
-    assert words in ended.stderr
-
-
-def test_the_speed_of_a_simulation_is_told_of_its_rounds() -> None:
-    flags = ("--edges", "100", "--verifiers", "1", "--seconds", "2", "--warm-s", "1")
-    row = simulated_row([*flags, "--preset", "ar"])
-    assert row["preset"] == "ar"
-    assert row["simulated_rounds"] > 20
-    assert row["rounds_per_processor_s"] > 1000
-
-
-def test_a_processor_clock_that_has_not_ticked_is_no_division_by_zero(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As where an interval timer runs, by which the system counts in ticks."""
-    clocks = SimpleNamespace(perf_counter=time.perf_counter, process_time=lambda: 7.0)
-    monkeypatch.setattr("lab.commands.sim_fleet.time", clocks)
-    flags = ("--edges", "4", "--verifiers", "1", "--seconds", "2", "--warm-s", "1")
-    row = simulated_row([*flags, "--preset", "ar"])
-    assert row["rounds_per_processor_s"] == row["rounds_per_s"] > 0

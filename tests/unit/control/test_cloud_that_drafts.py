@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.control.acceptance import AcceptanceKnown
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.controller import Controller, controller_for
+from tandem.control.controller import Answer, Controller
 from tandem.control.cost import expected_tpot_s
-from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
-from tandem.control.schedule import CLOUD_DRAFTS, Control, Schedule, cloud_alone
-from tandem.specdec.messages import Work
+from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
+from tandem.control.least_cost import LeastCost
+from tandem.control.schedule import CLOUD_DRAFTS, Schedule, cloud_alone
 
 LIMITS = Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True)
 ALONE = cloud_alone(LIMITS)
@@ -20,26 +21,32 @@ ROW_S = 0.002
 STEP_S = 0.005
 
 
-def auto(warm_start: WarmStart = NO_WARM_START, *, drafts_in_cloud: bool = True) -> Controller:
-    controller = controller_for(Control.LEAST_COST, LIMITS, warm_start=warm_start, max_tokens=200)
-    controller.connected(0.0)
-    controller.opened(ROW_S / PASS_S, drafts_in_cloud=drafts_in_cloud)
-    controller.ponged(0.001, 0.0)
+def auto(warm_start: WarmStart = NO_WARM_START, *, may_draft: bool = True) -> LeastCost:
+    controller = LeastCost(LIMITS, warm_start, max_tokens=200)
+    controller.on_opened(row_share=ROW_S / PASS_S, may_draft=may_draft)
+    controller.on_rtt(0.001, 0.0)
     return controller
 
 
-def after(accepted: list[int], drafts: int, batch_size: int = 1) -> Controller:
+def after(accepted: list[int], drafts: int, sessions: int = 1) -> LeastCost:
     """A controller of `auto` after the first token and these passes of the cloud by itself, each
     over so many drafts of its own of which so many stood."""
     controller = auto()
     now = 0.1
-    controller.took_tokens(1, Work(PASS_S, target_passes=1), now)
-    for number, stood in enumerate(accepted):
+    controller.on_committed(Answer(1, verify_s=PASS_S, reads_prompt=True), now)
+    for stood in accepted:
         verify_s = PASS_S + drafts * ROW_S
-        now += verify_s + drafts * STEP_S
-        work = Work(verify_s, batch_size=batch_size, target_passes=2 + number, drafts=drafts)
-        controller.overtaken(None)
-        controller.took_tokens(stood + 1, work, now)
+        gap_s = verify_s + drafts * STEP_S
+        now += gap_s
+        answer = Answer(
+            stood + 1,
+            undrafted=stood + 1,
+            gap_s=gap_s,
+            verify_s=verify_s,
+            sessions=sessions,
+            rows=drafts,
+        )
+        controller.on_committed(answer, now)
     return controller
 
 
@@ -62,7 +69,7 @@ def test_a_cloud_that_drafts_is_left_to_it_until_some_passes_told_what_they_brin
 
 
 def test_what_a_busy_cloud_drafts_is_known_too() -> None:
-    conditions = after([4, 3, 4] * 3, drafts=4, batch_size=8).estimates.conditions()
+    conditions = after([4, 3, 4] * 3, drafts=4, sessions=8).estimates.conditions()
     assert conditions is not None
     assert conditions.shared
     assert conditions.cloud_drafts == 4
@@ -101,21 +108,22 @@ def test_it_leaves_drafting_to_a_cloud_that_does_it_faster_and_says_so() -> None
 
 def test_a_cloud_that_drafts_nothing_is_taken_for_none_that_did_before() -> None:
     """Another verifier, or an older one."""
-    controller = auto(known(4), drafts_in_cloud=False)
+    controller = auto(known(4), may_draft=False)
     now = 0.0
     for number in range(4):
         now += PASS_S
-        controller.took_tokens(1, Work(PASS_S, target_passes=1 + number), now)
+        gap_s = PASS_S if number else None
+        first = number == 0
+        answer = Answer(1, gap_s=gap_s, verify_s=PASS_S, reads_prompt=first)
+        controller.on_committed(answer, now)
     assert controller.schedule.window > 0
 
 
 def test_an_answer_of_another_preset_leaves_what_is_known_of_the_cloud_s_drafts() -> None:
     """Once that made the next answer believe that the cloud brings a token a pass."""
-    between = controller_for(Control.FIXED, ALONE, warm_start=known(4), max_tokens=200)
-    between.connected(0.0)
-    between.opened(ROW_S / PASS_S)
+    between = Controller(ALONE, known(4))
     for number in range(8):
-        between.took_tokens(1, Work(PASS_S, target_passes=1 + number), 0.1 + number * PASS_S)
+        between.on_committed(Answer(1, gap_s=PASS_S, verify_s=PASS_S), 0.1 + number * PASS_S)
     kept = between.measured(1.0)
     assert kept.alone[0] == (2.0, known(4).alone[0][1])
     assert auto(replace(kept, acceptance=AcceptanceKnown(0.8, 40))).schedule == ALONE

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.cost import expected_tpot_s, fastest, stream_within
+from tandem.control.cost import expected_tpot_s, stream_within
 from tandem.control.schedule import Schedule, cloud_alone
 from tandem.specdec.presets import PRESETS
 
@@ -19,6 +19,11 @@ ALONE = cloud_alone(LIMITS)
 
 def stream(window: int) -> Schedule:
     return replace(LIMITS, window=window, chunk=min(window, LIMITS.chunk))
+
+
+def streams(conditions: Conditions) -> bool:
+    """Whether the stream takes less time than the cloud alone."""
+    return expected_tpot_s(stream(16), conditions) < expected_tpot_s(ALONE, conditions)
 
 
 def test_the_cloud_alone_costs_what_was_measured_or_else_a_pass() -> None:
@@ -43,15 +48,15 @@ def test_a_window_that_does_not_cover_the_round_trip_never_leads() -> None:
 
 def test_linear_passes_and_bad_drafts_leave_the_cloud_alone() -> None:
     dear = Conditions(PairTimes(0.004, 0.0147, 0.0125), 0.0006, 0.1)
-    assert fastest(LIMITS, dear) == ALONE
+    assert not streams(dear)
     cheap = Conditions(PairTimes(0.004, 0.040, 0.001), 0.0006, 0.8)
-    assert fastest(LIMITS, cheap).window > 0
+    assert streams(cheap)
 
 
 def test_a_cloud_whose_drafts_are_as_good_and_faster_is_left_alone() -> None:
     none = Conditions(PAIRS[0], 0.03, 0.8)
-    assert fastest(LIMITS, none).window > 0
-    assert fastest(LIMITS, replace(none, alone_s=0.025, cloud_drafts=4.0)) == ALONE
+    assert streams(none)
+    assert not streams(replace(none, alone_s=0.025, cloud_drafts=4.0))
 
 
 def test_where_others_share_the_passes_the_cloud_drafts_nothing_beside_an_edge_that_does() -> None:

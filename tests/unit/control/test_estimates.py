@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tandem.control.acceptance import AcceptanceKnown, AnswerAcceptanceRate
 from tandem.control.conditions import Conditions
 from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.estimates import (
-    AcceptanceKnown,
-    AcceptanceRate,
     Estimates,
     Recent,
     WarmStart,
@@ -49,7 +48,7 @@ def test_readings_keep_their_age_from_one_request_to_the_next() -> None:
 
 
 def test_acceptance_begins_with_a_guess_that_a_round_of_bad_drafts_outweighs() -> None:
-    found = AcceptanceRate(DEFAULT_CONFIG)
+    found = AnswerAcceptanceRate(DEFAULT_CONFIG)
     assert (found.rate, found.is_guess) == (0.7, True)
     for _ in range(4):
         found.add(0, 1)
@@ -59,7 +58,7 @@ def test_acceptance_begins_with_a_guess_that_a_round_of_bad_drafts_outweighs() -
 
 
 def test_acceptance_of_earlier_answers_counts_for_less_than_a_sentence_of_this_one() -> None:
-    found = AcceptanceRate(DEFAULT_CONFIG, AcceptanceKnown(0.2, 500.0))
+    found = AnswerAcceptanceRate(DEFAULT_CONFIG, AcceptanceKnown(0.2, 500.0))
     assert found.rate == pytest.approx(0.2)
     assert not found.begins_guessed
     for _ in range(8):
@@ -68,29 +67,29 @@ def test_acceptance_of_earlier_answers_counts_for_less_than_a_sentence_of_this_o
 
 
 def test_acceptance_that_is_old_gives_way_to_the_guess() -> None:
-    faint = AcceptanceRate(DEFAULT_CONFIG, AcceptanceKnown(0.1, 1.0))
+    faint = AnswerAcceptanceRate(DEFAULT_CONFIG, AcceptanceKnown(0.1, 1.0))
     assert 0.5 < faint.rate < 0.7
     assert faint.begins_guessed
 
 
 def test_without_drafts_it_becomes_likelier_that_they_are_as_right_as_usual() -> None:
-    found = AcceptanceRate(DEFAULT_CONFIG)
+    found = AnswerAcceptanceRate(DEFAULT_CONFIG)
     for _ in range(40):
         found.add(0, 1)
     rate = found.rate
-    assert found.hoped < 0.1
+    assert found.optimistic < 0.1
     found.undrafted(60)
     assert found.rate == pytest.approx(rate), "nothing was measured"
-    assert found.hoped > 0.4
+    assert found.optimistic > 0.4
     found.add(0, 1)
-    assert found.hoped < 0.3
+    assert found.optimistic < 0.3
 
 
 def test_what_may_be_hoped_for_comes_closer_to_what_is_measured() -> None:
-    found = AcceptanceRate(DEFAULT_CONFIG)
+    found = AnswerAcceptanceRate(DEFAULT_CONFIG)
     apart = []
     for _ in range(4):
-        apart.append(found.hoped - found.rate)
+        apart.append(found.optimistic - found.rate)
         found.add(7, 3)
     assert apart == sorted(apart, reverse=True)
     assert apart[-1] > 0
@@ -139,13 +138,13 @@ def test_passes_that_are_linear_in_their_rows_are_recognised_within_ten_tokens()
 def test_what_the_engine_measured_of_a_row_is_believed_before_the_first_drafts() -> None:
     """And after a few that took longer by chance; a process's own answers know it better."""
     estimates = Estimates()
-    estimates.begin_with(0.375)
+    estimates.set_prior_row_share(0.375)
     assert estimates.row_share == 0.375
     for number, seconds in enumerate((0.0147, 0.0147, 0.06)):
         estimates.passed(seconds, 2 * (number == 2), float(number))
     assert estimates.row_share == pytest.approx(0.375, rel=0.3)
     own = Estimates(WarmStart(row_share=0.1))
-    own.begin_with(0.375)
+    own.set_prior_row_share(0.375)
     assert own.row_share == 0.1
 
 

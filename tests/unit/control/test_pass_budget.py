@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import sqrt
 from random import Random
 
 import pytest
 
-from tandem.control.pass_budget import (
-    HolderBudget,
-    PassBudget,
-    SessionAcceptance,
-    UsualAcceptance,
-    worth_feeding,
-)
+from tandem.control.acceptance import PooledAcceptanceRate, SessionAcceptanceRate
+from tandem.control.pass_budget import PassBudget, worth_feeding
 from tandem.net.fair_shares import FairShares
 from tandem.net.tenant import Tenant
 
@@ -76,15 +70,14 @@ def test_a_greedy_holder_s_drafts_give_way_to_the_others() -> None:
     for holder, count in (("greedy", 13), ("a", 1), ("b", 1), ("c", 1)):
         shares.take(Tenant(holder), "sessions", count)
     budget = busy(16)
-    of = {
-        name: HolderBudget(budget, partial(shares.claim, name, "sessions"))
-        for name in ("greedy", "a", "")
-    }
-    depths = {name: each.drafts(0.7, 8) for name, each in of.items()}
-    assert depths["greedy"] < depths[""] < depths["a"]
-    assert not of["a"].alone
+
+    def depth_of(name: str) -> int:
+        return budget.drafts(0.7, 8, tenant_share=shares.claim(name, "sessions"))
+
+    assert depth_of("greedy") < depth_of("") < depth_of("a")
+    assert not budget.alone
     shares.take(Tenant("greedy"), "sessions", -12)
-    assert of["greedy"].drafts(0.7, 8) == of["a"].drafts(0.7, 8) == budget.drafts(0.7, 8)
+    assert depth_of("greedy") == depth_of("a") == budget.drafts(0.7, 8)
 
 
 def test_passes_over_prompts_say_nothing_of_drafts() -> None:
@@ -103,19 +96,17 @@ def test_a_session_alone_that_goes_for_few_passes_has_all_its_drafts_fed() -> No
     assert busy(1).drafts(0.5, 8) < 8
     assert busy(1).drafts(0.5, 8, weight=0.0) == 8
     assert busy(16).drafts(0.5, 8, weight=0.0) == busy(16).drafts(0.5, 8) < 8
-    holders = HolderBudget(busy(1), lambda: 1.0)
-    assert holders.drafts(0.5, 8, weight=0.0) == 8 > holders.drafts(0.5, 8)
 
 
 def test_a_new_session_starts_from_what_is_usual_and_learns() -> None:
-    usual = UsualAcceptance()
-    before = SessionAcceptance(usual)
+    pooled = PooledAcceptanceRate()
+    before = SessionAcceptanceRate(pooled)
     for _ in range(100):
-        before.judged(1, 3)
-    fresh = SessionAcceptance(usual)
+        before.add(1, 3)
+    fresh = SessionAcceptanceRate(pooled)
     assert fresh.rate == pytest.approx(0.25, abs=0.03)
     for _ in range(60):
-        fresh.judged(9, 1)
+        fresh.add(9, 1)
     assert fresh.rate > 0.75
 
 
@@ -137,12 +128,12 @@ def test_where_nothing_is_known_of_others_a_draft_competes_with_one_token_a_pass
 
 
 def test_what_is_usual_weighs_as_much_as_eight_drafts_of_a_session_s_own() -> None:
-    usual = UsualAcceptance()
-    session = SessionAcceptance(usual)
-    assert session.rate == usual.rate == pytest.approx(0.7)
-    session.judged(0, 8)
-    chance = sqrt(usual.rate * (1 - usual.rate) / 16)
-    assert session.rate == pytest.approx(usual.rate / 2 + chance)
+    pooled = PooledAcceptanceRate()
+    session = SessionAcceptanceRate(pooled)
+    assert session.rate == pooled.rate == pytest.approx(0.7)
+    session.add(0, 8)
+    chance = sqrt(pooled.rate * (1 - pooled.rate) / 16)
+    assert session.rate == pytest.approx(pooled.rate / 2 + chance)
 
 
 def test_a_pass_of_more_than_a_window_of_16_is_one_over_a_prompt() -> None:
@@ -155,57 +146,57 @@ def test_a_pass_of_more_than_a_window_of_16_is_one_over_a_prompt() -> None:
 
 def test_sessions_that_are_lucky_among_many_alike_get_no_drafts_into_a_full_pass() -> None:
     """A further token takes 0.65 of a token from all of them, whoever's it is: more than 0.6."""
-    chance, usual, budget = Random(1), UsualAcceptance(), PassBudget()
+    chance, pooled, budget = Random(1), PooledAcceptanceRate(), PassBudget()
     for number in range(60):
         tokens = 64 + 8 * (number % 8 == 0)
         budget.passed(0.141 + 0.004 * tokens, tokens, 64)
-    sessions = [SessionAcceptance(usual) for _ in range(64)]
+    sessions = [SessionAcceptanceRate(pooled) for _ in range(64)]
     fed = 0
     for number in range(60):
         for session in sessions:
             right = chance.random() < 0.6
-            session.judged(int(right), int(not right))
+            session.add(int(right), int(not right))
             fed += budget.drafts(session.next_rate, 4) if number >= 20 else 0
     assert fed < 0.05 * 40 * 64
 
 
 def test_a_session_that_is_truly_better_than_most_is_believed() -> None:
-    usual = UsualAcceptance()
-    better, *others = (SessionAcceptance(usual) for _ in range(8))
+    pooled = PooledAcceptanceRate()
+    better, *others = (SessionAcceptanceRate(pooled) for _ in range(8))
     for _ in range(10):
-        better.judged(9, 1)
+        better.add(9, 1)
         for other in others:
-            other.judged(1, 1)
+            other.add(1, 1)
     assert better.rate > 0.7
     assert max(other.rate for other in others) < better.rate - 0.05
 
 
 def test_drafts_after_a_run_of_right_ones_have_a_rate_of_their_own() -> None:
     """A text that is copied in parts: 20 right drafts in a row, then ten of which few are right."""
-    session = SessionAcceptance(UsualAcceptance())
+    session = SessionAcceptanceRate(PooledAcceptanceRate())
     for _ in range(8):
-        session.judged(20, 1)
+        session.add(20, 1)
         for _ in range(5):
-            session.judged(0, 1)
-            session.judged(1, 1)
+            session.add(0, 1)
+            session.add(1, 1)
     elsewhere = session.next_rate
     assert elsewhere == session.rate < 0.7
-    session.judged(3, 0)
+    session.add(3, 0)
     assert session.next_rate == session.rate, "three right ones are chance"
-    session.judged(1, 0)
+    session.add(1, 0)
     assert session.next_rate > 0.8
     budget = busy(1)
     assert budget.drafts(session.next_rate, 16) > budget.drafts(elsewhere, 16)
-    session.judged(0, 1)
+    session.add(0, 1)
     assert session.next_rate == session.rate
 
 
 def test_where_runs_say_nothing_the_next_drafts_are_like_all() -> None:
     chance, rates = Random(1), []
-    session = SessionAcceptance(UsualAcceptance())
+    session = SessionAcceptanceRate(PooledAcceptanceRate())
     for _ in range(2000):
         right = chance.random() < 0.7
-        session.judged(int(right), int(not right))
+        session.add(int(right), int(not right))
         rates.append(session.next_rate - session.rate)
     assert abs(sum(rates) / len(rates)) < 0.02
     assert max(map(abs, rates)) < 0.2

@@ -100,6 +100,27 @@ def test_function_words_count_only_where_there_are_no_others() -> None:
     assert query_words("年假 年") == ["年假", "年"]
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("was ist der Code für die Tür", ["code", "tur"]),
+        ("Code der Tür", ["code", "der", "tur"]),
+        ("what was the cold war about", ["cold", "war"]),
+        ("cold war", ["cold", "war"]),
+        ("How much is the rent?", ["rent"]),
+        ("密码是什么", ["密码", "码是"]),
+        ("什么", ["什么"]),
+        ("体检是什么时候?", ["体检", "检是"]),
+        ("押金多少", ["押金"]),
+        ("何時に会議", ["何時", "時に", "に会", "会議"]),
+        ("予約はいつですか", ["予約", "約は"]),
+        ("Wi-Fiのパスワード", words_of("wi fi") + query_words("のパスワード")),
+    ],
+)
+def test_words_that_ask_are_left_out_in_four_languages(query: str, words: list[str]) -> None:
+    assert query_words(query) == words
+
+
 def bm25_by_definition(texts: dict[int, str], query: str) -> dict[int, float]:
     """Robertson and Zaragoza (2009), eq. 3.15, with one added within the logarithm, as Lucene."""
     counts = {number: Counter(text.split()) for number, text in texts.items()}

@@ -14,11 +14,16 @@ class Peer:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.cancelled = False
         self.known = asyncio.Event()
 
     async def ask(self) -> str:
         self.asked += 1
-        await self.known.wait()
+        try:
+            await self.known.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
         return "certificate has expired"
 
 
@@ -51,14 +56,15 @@ async def test_a_caller_does_not_wait_long_to_hear_why() -> None:
     assert peer.asked == 1
 
 
-async def test_a_sign_of_life_ends_the_question() -> None:
+async def test_a_sign_of_life_ends_the_silence_and_the_question_ends_by_itself() -> None:
+    """A call of grpc.aio that is cancelled while it waits loses memory."""
     peer = Peer()
     diagnosis = Diagnosis(peer.ask, now=0.0)
     diagnosis.tick(ASK_AFTER_S)
     await turn()
     diagnosis.heard(5.0)
     await turn()
-    assert len(asyncio.all_tasks()) == 1, "nobody asks any more"
+    assert not peer.cancelled
     diagnosis.tick(5.0 + 0.9 * ASK_AFTER_S)
     await turn()
     assert peer.asked == 1
@@ -66,6 +72,11 @@ async def test_a_sign_of_life_ends_the_question() -> None:
     await turn()
     assert peer.asked == 2
     diagnosis.close()
+    await turn()
+    assert not peer.cancelled
+    peer.known.set()
+    await turn()
+    assert len(asyncio.all_tasks()) == 1, "nobody asks any more"
 
 
 @pytest.mark.parametrize("after_s", [0.0, 9.0])

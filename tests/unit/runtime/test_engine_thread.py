@@ -631,48 +631,48 @@ class Awaiting(Steps):
         super().__init__(session, count)
         self.awaits = self.masks = Future[None]()
 
-    def overdue(self) -> Exception:
+    def timeout_error(self) -> Exception:
         return InvalidArgument("grammar", "its masks are late")
 
 
-async def test_a_job_that_lacks_something_is_set_aside_and_others_go_on(
+async def test_a_job_that_lacks_something_is_blocked_and_others_go_on(
     watched: Watched, thread: EngineThread
 ) -> None:
     async with thread.session(8) as slow, thread.session(8) as other:
         waiting = Awaiting(slow, 2)
         async with held(watched, thread):
-            aside = thread.submit(waiting)
+            blocked = thread.submit(waiting)
             healthy = thread.submit(Steps(other, 3))
         assert len((await healthy.future).value) == 3
         assert not waiting.rows
         waiting.masks.set_result(None)
-        assert len((await aside.future).value) == 2
-    assert watched.batches == [1, 2, 1, 1, 1], "the one set aside was fed once"
+        assert len((await blocked.future).value) == 2
+    assert watched.batches == [1, 2, 1, 1, 1], "the blocked one was fed once"
 
 
 async def test_what_a_job_awaits_for_too_long_fails_it_alone(watched: Watched) -> None:
     engine: Any = watched
-    thread = EngineThread(engine, "test-engine", aside_s=0.05)
+    thread = EngineThread(engine, "test-engine", blocked_timeout_s=0.05)
     try:
         async with thread.session(8) as slow, thread.session(8) as other:
-            aside = thread.submit(Awaiting(slow))
+            blocked = thread.submit(Awaiting(slow))
             with pytest.raises(InvalidArgument, match="its masks are late"):
-                await aside.future
+                await blocked.future
             assert len((await thread.submit(Steps(other, 2)).future).value) == 2
     finally:
         await asyncio.to_thread(thread.stop)
 
 
-async def test_a_job_that_is_set_aside_can_be_cancelled_and_ends_with_the_thread(
+async def test_a_job_that_is_blocked_can_be_cancelled_and_ends_with_the_thread(
     watched: Watched, thread: EngineThread
 ) -> None:
     async with thread.session(8) as one, thread.session(8) as other:
         handles = [thread.submit(Awaiting(session)) for session in (one, other)]
-        while len(thread._aside) < 2:
+        while len(thread._blocked) < 2:
             await thread.call(lambda: None)
         handles[0].cancel()
         await thread.submit(Steps(one)).future
-        assert len(thread._aside) == 1
+        assert len(thread._blocked) == 1
     await asyncio.to_thread(thread.stop)
     with pytest.raises(Unavailable):
         await handles[1].future

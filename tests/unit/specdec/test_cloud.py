@@ -430,7 +430,7 @@ def test_a_draft_that_is_judged_without_a_pass_is_one_of_those_all_sessions_lear
     assert isinstance(verdict, Committed)
     assert (verdict.accepted, verdict.refuses) == (right, not right)
     assert cloud.committed.since(2) == (own,)
-    assert budget.usual.rate == pytest.approx((0.998 * 2.8 + right) / (0.998 * 4 + 1))
+    assert budget.acceptance.rate == pytest.approx((0.998 * 2.8 + right) / (0.998 * 4 + 1))
 
 
 def test_a_pass_that_takes_part_of_the_drafts_judges_one_more_than_it_feeds() -> None:

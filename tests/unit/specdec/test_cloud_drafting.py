@@ -46,7 +46,7 @@ def prefilled(cloud: CloudMachine) -> CloudMachine:
     task = cloud.draft_task()
     assert task is not None
     assert (task.count, task.keep, task.token_ids) == (0, 0, cloud.committed.since(0)[:-1])
-    cloud.drafted(task, [], len(cloud.committed) - 1, 0.0)
+    cloud.drafted(task, [], len(cloud.committed) - 1)
     return cloud
 
 
@@ -68,7 +68,7 @@ def draft(cloud: CloudMachine, *token_ids: int) -> None:
     """Its draft model brings these."""
     task = task_of(cloud)
     drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
-    cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.25)
+    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
 
 
 def tokens_of(messages: list[CloudMessage]) -> Committed:
@@ -102,11 +102,8 @@ def test_drafts_that_stand_come_with_the_token_after_them(right: int) -> None:
     tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert tokens.token_ids == RIGHT[1 : right + 2]
     assert (tokens.cloud_accepted, tokens.base) == (right, 3)
-    assert (tokens.work.cloud_drafts, tokens.work.draft_s, tokens.work.target_passes) == (
-        3,
-        0.25,
-        2,
-    )
+    told = tokens.work
+    assert (told.cloud_drafts, told.target_passes) == (3, 2)
     assert cloud.kv_length == 3 + right, "what was rejected is rolled back"
 
 
@@ -187,7 +184,7 @@ def test_the_draft_model_feeds_what_was_said_while_it_computed_the_prompt() -> N
     task = task_of(cloud)
     for _ in range(3):
         pass_of(cloud)
-    cloud.drafted(task, [], 1, 0.0)
+    cloud.drafted(task, [], 1)
     assert (task_of(cloud).keep, task_of(cloud).token_ids) == (1, (2, *RIGHT[:3]))
 
 
@@ -208,7 +205,7 @@ def test_an_edge_s_draft_makes_a_task_of_the_cloud_void() -> None:
     task = task_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
-    cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3, 0.1)
+    cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3)
     (verdict,) = pass_of(cloud)
     assert isinstance(verdict, Committed)
     assert (verdict.accepted, verdict.token_ids) == (3, (RIGHT[4],))
@@ -222,7 +219,7 @@ def test_what_a_void_task_brings_takes_no_place_of_an_edge_s_drafts(waits: bool)
     assert not waits or cloud.work() is None
     cloud.receive(replace(draft_after(cloud, RIGHT[1:2]), end_of_chunk=False))
     work = cloud.work()
-    cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3, 0.1)
+    cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3)
     assert work is not None
     assert (work.drafts, work.by_cloud) == (1, False)
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())

@@ -36,7 +36,7 @@ class Verifier:
     ) -> None:
         self.passes = PassBudget()
         self.model = CloudDraftBudget(self.passes)
-        self.model.usual.judged(32, 8)
+        self.model.acceptance.add(32, 8)
         for number in range(20):
             tokens = sessions * (1 + number % 2)
             self.passes.passed(0.01 + row_s * tokens, tokens, sessions)
@@ -57,7 +57,7 @@ class Verifier:
         task = cloud.draft_task()
         if task is not None:
             assert task.count == 0
-            cloud.drafted(task, [], len(cloud.committed) - 1, 0.0)
+            cloud.drafted(task, [], len(cloud.committed) - 1)
         pass_of(cloud)
         return cloud
 
@@ -72,7 +72,7 @@ def draft(cloud: CloudMachine, *token_ids: int) -> None:
     """Its draft model brings these."""
     task = task_of(cloud)
     drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
-    cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.001)
+    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
 
 
 def tokens_of(messages: list[CloudMessage]) -> Committed:
@@ -91,7 +91,7 @@ def test_it_says_what_it_has_when_the_session_opens(has_model: bool, says: Cloud
 def test_the_first_drafts_of_a_verifier_are_few() -> None:
     """Nobody knows yet how good they are: wrong ones cost everybody's time."""
     verifier = Verifier()
-    verifier.model.usual = CloudDraftBudget(verifier.passes).usual
+    verifier.model.acceptance = CloudDraftBudget(verifier.passes).acceptance
     counts = []
     cloud = verifier.begun()
     for _ in range(3):
@@ -129,7 +129,6 @@ def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
                 task,
                 [Drafted(0, NO_PROBS) for _ in range(task.count)],
                 task.position + task.count - 1,
-                0.001,
             )
             pass_of(cloud)
             continue

@@ -66,7 +66,7 @@ def text_of(cloud: CloudMachine) -> TokenIds:
         if (task := cloud.draft_task()) is not None:
             wrong = (int(MODELS.target_probs(cloud.committed.since(0)).argmin()),)
             drafts = [Drafted(token_id, NO_PROBS) for token_id in wrong[: task.count]]
-            cloud.drafted(task, drafts, len(cloud.committed) - 1, 0.0)
+            cloud.drafted(task, drafts, len(cloud.committed) - 1)
         pass_of(cloud, MODELS)
     return cloud.committed.since(len(PROMPT))
 
@@ -81,7 +81,7 @@ def prefilled(cloud: CloudMachine) -> CloudMachine:
     """Its draft model has computed the prompt."""
     task = cloud.draft_task()
     assert task is not None
-    cloud.drafted(task, [], len(cloud.committed) - 1, 0.0)
+    cloud.drafted(task, [], len(cloud.committed) - 1)
     return cloud
 
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.control.estimates import Estimates
+from tandem.control.latency_aware import LatencyAware
+from tandem.control.least_cost import LeastCost
 from tandem.core.distribution import RunnersUp
 from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.sparse_payload import FullPayload
@@ -67,6 +70,12 @@ from tests.virtual_time.edge_frames import (
 from tests.virtual_time.lockstep import Lockstep, request_for
 
 PROBS_OF_TWO = np.array([0.5, 0.5, 0.0], dtype=np.float32)
+
+
+def estimates_of(edge: EdgeMachine) -> Estimates:
+    controller = edge.controller
+    assert isinstance(controller, LatencyAware | LeastCost)
+    return controller.estimates
 
 
 def test_connecting_opens_at_the_committed_text() -> None:
@@ -215,7 +224,7 @@ def test_a_drawn_token_counts_for_its_schedule() -> None:
     for now in (1.0, 1.5):
         draft(edge, 0, 1)
         edge.receive(verdict_of(edge, 0, True, FullPayload(target)), now)
-    assert edge.controller.spent == {"rounds": (1, 0.5)}
+    assert edge.measuring.spent == {"rounds": (1, 0.5)}
 
 
 def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
@@ -434,8 +443,8 @@ def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
         forced = drafts_of(*(0,) * (3 - len(model)), source=DraftSource.GRAMMAR)
         edge.drafted(work, [*drafts_of(*model), *forced], work.keep, 0.02, 0.0)
         edge.receive(verdict_of(edge, 3, outcome=2), 0.0)
-        estimates = edge.controller.estimates
-        assert (estimates.acceptance.judged, edge.stats.model_drafts) == (len(model),) * 2
+        judged = edge.controller.acceptance.judged
+        assert (judged, edge.stats.model_drafts) == (len(model),) * 2
     assert (edge.stats.drafted, edge.stats.forced_tokens) == (6, 5)
 
 
@@ -447,14 +456,14 @@ def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> 
     edge.receive(verdict_of(edge, 2, True, 1), 0.0)
     assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (2, 1)
     assert edge.stats.accepted == 2
-    estimates = edge.controller.estimates
-    assert (estimates.acceptance.judged, estimates.draft.value) == (0, None)
+    acceptance = edge.controller.acceptance
+    assert acceptance.judged == 0
     work = edge.work(0.0)
     assert work is not None
     mixed = [*drafts_of(0, source=DraftSource.MEMORY), *drafts_of(1, 2)]
     edge.drafted(work, mixed, work.position + 2, 0.02, 0.0)
     edge.receive(verdict_of(edge, 2, True, 1), 0.0)
-    assert (estimates.acceptance.judged, estimates.acceptance.agreed) == (2, 1)
+    assert (acceptance.judged, acceptance.agreed) == (2, 1)
     assert edge.stats.model_drafts == 2
     assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (3, 1)
 
@@ -467,7 +476,7 @@ def test_the_cloud_s_own_token_may_confirm_a_remembered_one() -> None:
     recall(edge, 1)
     edge.receive(tokens_of(edge, 2), 0.0)
     assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (1, 1)
-    assert edge.controller.estimates.acceptance.judged == 0
+    assert edge.controller.acceptance.judged == 0
 
 
 def test_alone_nothing_is_committed_that_is_remembered() -> None:
@@ -625,17 +634,16 @@ def test_opened_changes_nothing_when_ends_are_ignored() -> None:
     assert edge.phase is Phase.RUNNING
 
 
-def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for token, agreed in ((0, True), (2, False)):
-        edge, told = edge_of(STREAM), list[bool | None]()
-        monkeypatch.setattr(edge.controller, "overtaken", told.append)
+def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight() -> None:
+    for token, agreed in ((0, 1), (2, 0)):
+        edge = edge_of(STREAM)
         edge.connect(0.0)
         edge.receive(tokens_of(edge, 1), 0.0)
+        assert edge.controller.acceptance.judged == 0
         draft(edge, 0)
         edge.receive(tokens_of(edge, token), 0.0)
-        assert told == [None, agreed]
+        acceptance = edge.controller.acceptance
+        assert (acceptance.judged, acceptance.agreed) == (1, agreed)
 
 
 def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
@@ -835,12 +843,12 @@ def test_auto_asks_for_the_round_trip_once_a_second() -> None:
     asked = sent(edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1))
     assert asked == [Ping(*frame_of(edge), nonce=1)]
     assert edge.receive(Pong(*frame_of(edge), nonce=1), 0.13) == []
-    assert list(edge.controller.estimates.trips_s) == pytest.approx([0.03])
+    assert list(edge.measuring.trips_s) == pytest.approx([0.03])
     assert edge.tick(0.2) == []
     assert [type(message) for message in sent(edge.tick(1.15))] == [Ping]
     assert edge.receive(Pong(*frame_of(edge), nonce=1), 1.16) == [], "of an older ping"
     edge.receive(Pong(*frame_of(edge), nonce=2), 1.17)
-    assert edge.controller.estimates.rtt_s == pytest.approx(0.02)
+    assert estimates_of(edge).rtt_s == pytest.approx(0.02)
     edge.lost(1.3)
     assert sent(edge.connect(1.4))[1:] == []
 
@@ -863,8 +871,8 @@ def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
         while pongs and pongs[0][0] <= now + 1e-9:
             at, nonce = pongs.pop(0)
             hear(edge.receive(Pong(*frame_of(edge), nonce=nonce), at), at)
-    assert len(edge.controller.estimates.trips_s) >= 3
-    assert edge.controller.estimates.rtt_s == pytest.approx(1.7)
+    assert len(edge.measuring.trips_s) >= 3
+    assert estimates_of(edge).rtt_s == pytest.approx(1.7)
 
 
 def test_no_text_comes_before_opened() -> None:
@@ -900,10 +908,10 @@ def test_an_answer_of_many_rounds_remembers_the_last_ones() -> None:
     edge = edge_of(PRESETS["auto"])
     settling = Committed(7, 2, 0, accepted=1)
     for _ in range(5_000):
-        edge.controller.ponged(0.03, 0.0)
+        edge.measuring.on_ponged(0.03, 0.0)
         edge.stats.on_draft_begun(0.0)
         edge.stats.on_committed(settling, Settled(1, False, False), (), 0.5)
-    assert len(edge.controller.estimates.trips_s) < 2_000
+    assert len(edge.measuring.trips_s) < 2_000
     assert len(edge.stats.round_overheads_s) < 2_000
 
 
@@ -920,9 +928,9 @@ def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
     assert work is not None
     assert len(work.token_ids) == 20
     edge.drafted(work, drafts_of(0), 20, 0.9, 0.0)
-    assert edge.controller.estimates.draft.value is None
+    assert estimates_of(edge).draft.value is None
     edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
-    assert edge.controller.estimates.draft.value == 0.01
+    assert estimates_of(edge).draft.value == 0.01
     assert edge.stats.draft_s == pytest.approx(0.91)
 
 
@@ -973,4 +981,4 @@ def test_steps_that_few_tokens_were_fed_with_are_measured(kv_length: int, measur
     work = edge.work(0.0)
     assert work is not None
     edge.drafted(work, drafts_of(0), 20, 0.01, 0.0)
-    assert (edge.controller.estimates.draft.value is not None) is measured
+    assert (estimates_of(edge).draft.value is not None) is measured

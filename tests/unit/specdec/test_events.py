@@ -50,7 +50,7 @@ def test_rounds_add_up() -> None:
     stats = EdgeStats()
     for began in (1.0, 5.0):
         stats.on_draft_begun(began)
-        stats.on_drafted((), 1, 0.5, 0.0, usual=True)
+        stats.on_drafted((), 1, 0.5, 0.0, pure_decode=True)
         tell(stats, 1, Work(verify_s=0.25, queue_s=8.0), began + 2.0)
     assert stats.round_s == 4.0
     assert list(stats.round_overheads_s) == [1.25, 1.25]
@@ -111,7 +111,7 @@ def test_round_overhead_is_a_round_without_the_models() -> None:
     stats = EdgeStats()
     stats.on_draft_begun(1.0)
     stats.on_draft_begun(1.5)
-    stats.on_drafted((), 3, 0.25, 0.0, usual=True)
+    stats.on_drafted((), 3, 0.25, 0.0, pure_decode=True)
     tell(stats, 1, Work(verify_s=0.125, queue_s=0.125), 2.0)
     assert stats.round_s == 1.0
     assert list(stats.round_overheads_s) == [0.625]
@@ -123,11 +123,11 @@ def test_round_overhead_is_a_round_without_the_models() -> None:
 def test_a_round_that_a_loss_ended_says_nothing() -> None:
     stats = EdgeStats()
     stats.on_draft_begun(0.0)
-    stats.on_drafted((), 2, 0.5, 0.0, usual=True)
+    stats.on_drafted((), 2, 0.5, 0.0, pure_decode=True)
     stats.on_left()
-    stats.on_drafted((), 2, 0.5, 0.0, usual=True)
+    stats.on_drafted((), 2, 0.5, 0.0, pure_decode=True)
     stats.on_draft_begun(2.0)
-    stats.on_drafted((), 2, 0.25, 0.0, usual=True)
+    stats.on_drafted((), 2, 0.25, 0.0, pure_decode=True)
     tell(stats, 1, Work(verify_s=0.25), 3.0)
     assert list(stats.round_overheads_s) == [0.5]
     assert stats.draft_s == 1.25
@@ -156,8 +156,8 @@ def test_draft_ends(ignore_eos: bool, expected: set[int]) -> None:
 def test_all_drafting_of_a_round_is_model_time() -> None:
     stats = EdgeStats()
     stats.on_draft_begun(1.0)
-    stats.on_drafted((), 1, 0.5, 0.0, usual=True)
-    stats.on_drafted((), 2, 0.25, 0.0, usual=True)
+    stats.on_drafted((), 1, 0.5, 0.0, pure_decode=True)
+    stats.on_drafted((), 2, 0.25, 0.0, pure_decode=True)
     tell(stats, 1, Work(verify_s=0.25), 3.0)
     assert list(stats.round_overheads_s) == [1.0]
 

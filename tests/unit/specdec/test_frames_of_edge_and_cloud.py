@@ -169,11 +169,8 @@ def test_the_cloud_says_all_of_itself_when_a_session_opens() -> None:
         eos_token_ids=frozenset({2}),
         model_name="m",
         exits=3,
-        processes=True,
         cached_tokens=1,
         same_bits=True,
-        tells_prompt_logprobs=True,
-        processes_thinking=True,
     )
 
 

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.errors import FailedPrecondition, ProtocolError
-from tandem.core.probs import SamplingParams
-from tandem.core.processors import Processors, Thinking
+from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.checks import check_opened
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.liveness import Phase
-from tandem.specdec.messages import CloudMessage, Committed, Opened
+from tandem.specdec.messages import CloudMessage, Committed
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rounds.messages import FullDistribution
 from tandem.specdec.rules import Replacement
@@ -33,7 +30,7 @@ from tests.virtual_time.edge_frames import (
     edge_of,
     verdict_of,
 )
-from tests.virtual_time.lockstep import Lockstep, request_for
+from tests.virtual_time.lockstep import Lockstep
 from tests.virtual_time.machine_state import state_of
 
 BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
@@ -236,33 +233,3 @@ def test_answers_the_preset_does_not_name(name: str, outcome: Replacement) -> No
     with pytest.raises(ProtocolError):
         edge.receive(verdict_of(edge, 0, True, outcome), 0.0)
     assert state_of(edge) == before
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sampling": SamplingParams(min_p=0.1)},
-        {"sampling": SamplingParams(typical_p=0.9)},
-        {"processors": Processors(presence_penalty=0.5)},
-    ],
-)
-def test_a_cloud_that_would_pass_over_a_setting_is_not_used(changes: dict[str, Any]) -> None:
-    """It does not know the setting, and its text would be that of another request."""
-    request = request_for(preset("ar"), MODELS)
-    asking = replace(request, params=replace(request.params, **changes))
-    older = Opened(7, 2, 0, 8, 64, frozenset(), "scripted")
-    with pytest.raises(FailedPrecondition):
-        check_opened(older, asking)
-    check_opened(replace(older, processes=True), asking)
-    check_opened(older, request)
-
-
-def test_a_cloud_that_would_pass_over_a_budget_for_thinking_is_not_used() -> None:
-    request = request_for(preset("ar"), MODELS)
-    processors = Processors(thinking=Thinking((1,), budget=3))
-    asking = replace(request, params=replace(request.params, processors=processors))
-    older = Opened(7, 2, 0, 8, 64, frozenset(), "scripted", processes=True)
-    with pytest.raises(FailedPrecondition, match="thinking"):
-        check_opened(older, asking)
-    check_opened(replace(older, processes_thinking=True), asking)
-    check_opened(older, request)

@@ -32,11 +32,9 @@ def test_a_pass_that_tells_nothing_of_its_cost_was_free_and_nobody_else_s() -> N
     assert Committed(1, 2, 9, accepted=1).work == work
 
 
-def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_promises_no_bits() -> (
-    None
-):
-    opened = Opened(1, 2, 9, 8, 64, frozenset(), "older")
-    assert (opened.exits, opened.processes, opened.cached_tokens) == (0, False, 0)
+def test_a_cloud_that_does_not_say_so_has_no_exits_and_promises_no_bits() -> None:
+    opened = Opened(1, 2, 9, 8, 64, frozenset(), "plain")
+    assert (opened.exits, opened.cached_tokens) == (0, 0)
     assert not opened.same_bits
     assert not opened.batch_invariant
     assert opened.row_share is None
@@ -47,9 +45,7 @@ def test_drafts_that_say_nothing_else_are_a_chain_of_ids() -> None:
     assert (draft.probabilities, draft.distributions, draft.parents) == (None, None, None)
 
 
-def test_what_older_ends_do_not_say() -> None:
-    opened = Opened(1, 2, 9, 8, 64, frozenset(), "older")
-    assert (opened.tells_prompt_logprobs, opened.processes_thinking) == (False, False)
+def test_what_need_not_be_said() -> None:
     committed = Committed(1, 2, 9, accepted=1)
     assert (committed.token_ids, committed.path, committed.logprobs) == ((), (), ())
     assert (committed.draw_from, committed.cloud_accepted) == (None, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
+from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.specdec.cloud_checks import check_open
 from tandem.specdec.edge import EdgeMachine
@@ -208,18 +208,6 @@ def test_the_edge_takes_log_probabilities_alone(told: TokenLogprob) -> None:
     edge.connect(0.0)
     with pytest.raises(ProtocolError):
         edge.receive(PromptLogprobs(*frame_of(edge), first=1, logprobs=(told,)), 0.1)
-
-
-def test_an_older_cloud_is_not_asked_for_them() -> None:
-    edge = asking_edge(opened=False)
-    edge.connect(0.0)
-    opened = replace(
-        opened_cloud(preset("ar")).opened(),
-        session=edge.request.session,
-        tells_prompt_logprobs=False,
-    )
-    with pytest.raises(FailedPrecondition, match="log-probabilities of prompts"):
-        edge.receive(opened, 0.1)
 
 
 def test_large_logits_are_read_as_small_ones() -> None:

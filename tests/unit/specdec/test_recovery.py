@@ -176,5 +176,4 @@ def test_a_rejection_that_a_second_stream_brings_again_counts_once() -> None:
     stats = edge.stats
     assert (stats.rejected, stats.rounds, stats.acceptance_histogram) == (1, 1, [1, 0])
     assert stats.full_distribution_requests == 2
-    acceptance = edge.controller.estimates.acceptance
-    assert acceptance.judged == 1
+    assert edge.controller.acceptance.judged == 1

@@ -12,23 +12,23 @@ from typing import Any
 
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
-    DecoderModel,
     DecodeTask,
     LocalDraft,
 )
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingDraft,
     DecodingOpen,
     DecodingTarget,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
 
 VOCABULARY = 50
-MODEL = DecoderModel("m", "hash", VOCABULARY, 40, frozenset({0}))
+MODEL = CloudModel("m", "hash", VOCABULARY, 40, frozenset({0}))
 PROMPT = (1, 2, 3)
 RELEVANCES = (0.5, -0.5)
 DOCUMENTS = [(7, 8, 9, 10), (7, 8)]
@@ -73,7 +73,7 @@ class Engine:
         self._work: DecodeTask | None = None
         self._next: tuple[int, ...] = ()
 
-    def step(self) -> DecodingDraft | None:
+    def step(self) -> SideDraftFrame | None:
         """One pass of the work that is running or due."""
         due = self.decoder.work()
         if due is not None:
@@ -88,7 +88,7 @@ class Engine:
         self._next = (token,)
         return self.decoder.drafted(self._work, LocalDraft(token, None, len(self.text)), 0.0)
 
-    def steps(self) -> list[DecodingDraft]:
+    def steps(self) -> list[SideDraftFrame]:
         """Until nothing is due."""
         found = []
         while (draft := self.step()) is not None:

@@ -43,8 +43,7 @@ async def logits_after(
 ) -> Array:
     """[documents, vocabulary]: what follows PROMPT after each of the documents."""
     thread = store._thread
-    async with store.held([StoredText(ids, importer) for ids in documents]) as held:
-        sessions = [document.session for document in held]
+    async with store.held([StoredText(ids, importer) for ids in documents]) as sessions:
         return await thread.call(lambda: _forward(thread.engine, sessions))
 
 

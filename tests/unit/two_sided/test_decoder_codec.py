@@ -17,11 +17,11 @@ from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
     DecodingText,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.local_drafting import local_draft
@@ -66,7 +66,7 @@ OPENED = DecodingOpened(
     document_tokens=(64, 12),
 )
 PROBS = sparse_wire_probs(np.eye(V, dtype=np.float32)[5] * 0.5 + np.float32(0.5) / V, "float16")
-DRAFT = DecodingDraft(*HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5)
+DRAFT = SideDraftFrame(*HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5)
 
 
 def requested(message: DecodeRequestMessage) -> DecodeRequestMessage:
@@ -119,7 +119,7 @@ def test_a_distribution_comes_through_bit_for_bit(payload: ProbsPayload, precisi
         precision = "float32"
     choices = LocalProbs(payload=payload, precision=precision)
     found = answered([OPENED, replace(DRAFT, probs=PROBS)], choices)[1]
-    assert isinstance(found, DecodingDraft)
+    assert isinstance(found, SideDraftFrame)
     assert isinstance(found.probs, np.ndarray)
     assert found.probs.tobytes() == PROBS.tobytes()
     assert replace(found, probs=None) == DRAFT
@@ -129,7 +129,7 @@ def test_the_head_of_a_distribution_comes_through_bit_for_bit() -> None:
     _, head = local_draft(PROBS, HEADED, rng=SeededRandom(2), position=0, side=Side.CLOUD)
     assert isinstance(head, DraftHead)
     _, found = answered([OPENED, replace(DRAFT, probs=head)], HEADED)
-    assert isinstance(found, DecodingDraft)
+    assert isinstance(found, SideDraftFrame)
     assert isinstance(found.probs, DraftHead)
     assert found.probs.ids.tolist() == head.ids.tolist()
     assert found.probs.probs.tobytes() == head.probs.tobytes()

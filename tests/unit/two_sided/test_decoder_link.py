@@ -9,10 +9,10 @@ import pytest
 
 from tandem.specdec.messages import Cancel, GoingAway
 from tandem.two_sided.protocol.decoder_messages import (
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
+    SideDraftFrame,
 )
 from tandem.two_sided.serving import decoder_link
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
@@ -20,7 +20,7 @@ from tests.unit.two_sided.decoder_frames import SESSION, opening
 
 OPENED = DecodingOpened(SESSION, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 9)
 
-DRAFT = DecodingDraft(SESSION, 2, 0, 5, probs=None, log_mass=0.0, committed=2)
+DRAFT = SideDraftFrame(SESSION, 2, 0, 5, probs=None, log_mass=0.0, committed=2)
 
 
 class Stream:

@@ -18,9 +18,7 @@ from tandem.two_sided.protocol.decoder_machine import (
     RelevanceEstimate,
     probs_sampling,
 )
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingDraft,
-)
+from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.mixture import log_mass
 from tests.unit.two_sided.decoder_frames import (
     DOCUMENTS,
@@ -195,7 +193,7 @@ def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> Non
         leading_length=leading_length,
     )
     engine = Engine(decoder)
-    heard: list[DecodingDraft] = []
+    heard: list[SideDraftFrame] = []
     while decoder.phase is DecoderPhase.DECODING:
         for _ in range(dice.randrange(6)):
             draft = engine.step()

@@ -119,7 +119,7 @@ async def test_what_is_held_stays(counted: Counted) -> None:
             with pytest.raises(ResourceExhausted, match="document kv budget: 3 bytes wanted"):
                 await logits_after(store, [(1, 2), DOCUMENTS[1]])
             assert store.bytes_in_use == 5
-            assert held[0].session.length == 5
+            assert held[0].length == 5
         await logits_after(store, [DOCUMENTS[1]])
         assert store.bytes_in_use == 3
 
@@ -183,12 +183,16 @@ async def test_a_tenant_s_keys_and_values_are_nobody_else_s(
     document = DOCUMENTS[0]
     async with engine_thread(counted) as thread:
         for files in (None, files_in(tmp_path, pair("llama").engine)):
-            store = DocumentStore(thread, BUDGET, files)
+            found = list[Source]()
+            store = DocumentStore(thread, BUDGET, files, found.append)
 
-            async def sources(*owners: str, store: DocumentStore = store) -> list[Source]:
+            async def sources(
+                *owners: str, store: DocumentStore = store, found: list[Source] = found
+            ) -> list[Source]:
+                found.clear()
                 asked = [StoredText(document, owner=owner) for owner in owners]
-                async with store.held(asked) as held:
-                    return [each.source for each in held]
+                async with store.held(asked):
+                    return list(found)
 
             assert await sources("ann") == ["computed"]
             assert store.has(StoredText(document, owner="ann"))
@@ -209,10 +213,11 @@ async def test_a_tenant_s_files_are_read_and_removed_for_that_tenant(tmp_path: P
     engine = pair("llama").engine
     async with engine_thread(engine) as thread:
         for found in (["computed"] * 2, ["disk"] * 2, ["disk", "computed"]):
-            store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
+            sources = list[Source]()
+            store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine), sources.append)
             texts = [StoredText(DOCUMENTS[0], owner=owner) for owner in ("ann", "bob")]
-            async with store.held(texts) as held:
-                assert [each.source for each in held] == found
+            async with store.held(texts):
+                assert sources == found
             await store.close()
             if found == ["disk"] * 2:
                 files = files_in(tmp_path, engine)

@@ -15,7 +15,6 @@ from tandem.core.probs import Array
 from tandem.core.randomness import Purpose, RandomSource, SeededRandom
 from tandem.two_sided.protocol.draft_head import (
     DraftHead,
-    SentDraft,
     aggregate_sent,
     head_and_rest,
 )
@@ -44,18 +43,18 @@ SHARES = Weights(Fraction(1, 4), Fraction(3, 4))
 HALF = LocalProbs(payload=ProbsPayload.HEAD, head=2)
 
 
-def drafted(choices: LocalProbs, device: Array, cloud: Array, rng: RandomSource) -> list[SentDraft]:
+def drafted(choices: LocalProbs, device: Array, cloud: Array, rng: RandomSource) -> list[SideDraft]:
     drafts = []
     for side, probs in zip(Side, (device, cloud), strict=True):
         token_id, sent = local_draft(probs, choices, rng=rng, position=0, side=side)
         assert isinstance(sent, DraftHead)
-        drafts.append(SentDraft(token_id, sent))
+        drafts.append(SideDraft(token_id, sent))
     return drafts
 
 
 def decided(
     choices: LocalProbs, device: Array, cloud: Array, weights: Weights, rng: RandomSource
-) -> tuple[list[SentDraft], Aggregated]:
+) -> tuple[list[SideDraft], Aggregated]:
     drafts = drafted(choices, device, cloud, rng)
     return drafts, aggregate_sent(*drafts, weights=weights, rng=rng, position=0)
 
@@ -97,7 +96,7 @@ def test_so_it_is_with_more_tokens_than_the_shipped_head_has() -> None:
     device = np.eye(65)[64]
     assert np.flatnonzero(head_and_rest(cloud, choices.head, choices.precision)[2]).tolist() == [64]
     weights = Weights(0.25, 0.75)
-    drafts: dict[tuple[int, int, bool], list[SentDraft]] = {}
+    drafts: dict[tuple[int, int, bool], list[SideDraft]] = {}
 
     def draft(rng: RandomSource) -> tuple[int, int, bool]:
         both = drafted(choices, device, cloud, rng)
@@ -111,7 +110,7 @@ def test_so_it_is_with_more_tokens_than_the_shipped_head_has() -> None:
     found: Counter[int] = Counter()
     for kind, share in outcome_probs(draft).items():
 
-        def token(rng: RandomSource, both: list[SentDraft] = drafts[kind]) -> int:
+        def token(rng: RandomSource, both: list[SideDraft] = drafts[kind]) -> int:
             return aggregate_sent(*both, weights=weights, rng=rng, position=0).token_id
 
         for token_id, mass in outcome_probs(token).items():
@@ -252,8 +251,8 @@ def test_whole_distributions_are_aggregated_as_they_are() -> None:
             for side, probs in zip(Side, (device, cloud), strict=True)
         ]
         found = aggregate_sent(
-            SentDraft(drafts[0], device),
-            SentDraft(drafts[1], cloud),
+            SideDraft(drafts[0], device),
+            SideDraft(drafts[1], cloud),
             weights=weights,
             rng=rng,
             position=0,

@@ -17,10 +17,10 @@ from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
+    SideDraftFrame,
 )
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
@@ -31,7 +31,6 @@ from tandem.two_sided.protocol.messages import (
     Fetch,
     KvModel,
     KvModelMismatch,
-    SideDraftFrame,
     TargetFrame,
     ToDecoder,
     ToPeer,
@@ -214,7 +213,7 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
     known = DraftHead(np.array([6]), np.array([1.0]))
     assert machine.drafted(work, LocalDraft(6, None, 4), 0.5) is not None
     found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), 0.25)
-    assert found == DecodingDraft(
+    assert found == SideDraftFrame(
         session=9,
         base=5,
         prefix_hash=prefix(*PROMPT, 4, 6),

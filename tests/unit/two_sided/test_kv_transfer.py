@@ -144,7 +144,7 @@ async def forged(
     kept, model = thread.engine.kv_files, await target.model()
     assert kept is not None
     async with clean.held([StoredText(other)]) as (held,):
-        tensors = await thread.call(lambda: kept.export(held.session))
+        tensors = await thread.call(lambda: kept.export(held))
     packed = kept.pack(tensors, document_origin(model.weights, model.vocabulary_hash, known))
     async with target.importing([DOCUMENT], len(packed), "mallory") as received:
         await received(packed)
@@ -262,7 +262,7 @@ async def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
     async with engine_thread(engine) as thread:
         store = DocumentStore(thread, BUDGET)
         async with store.held([StoredText(ids)]) as (held,):
-            tensors = await thread.call(lambda: kept.export(held.session))
+            tensors = await thread.call(lambda: kept.export(held))
         found = kept.unpack(kept.pack(tensors, origin), origin)
         pairs = zip(found.values, tensors.values, strict=True)
         assert all(torch.equal(*pair_) for pair_ in pairs)

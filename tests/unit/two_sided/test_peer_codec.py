@@ -12,6 +12,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -20,7 +21,6 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpened,
     DeviceMessage,
     Fetch,
-    SideDraftFrame,
     TargetFrame,
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer
@@ -28,6 +28,7 @@ from tandem.two_sided.protocol.top_list import TopList, top_list
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
+from tandem_api.decoding.v1 import decoding_pb2
 from tests.composed_presets import composed
 
 DEVICE = generation_pb2.TOKEN_SOURCE_DEVICE
@@ -196,7 +197,7 @@ def test_a_head_that_no_honest_side_sends_is_refused(raw: str, words: str) -> No
     device, cloud = DeviceCodec(V, HEADED.request.preset.probs), CloudSideCodec()
     cloud.decode(device.encode(HEADED))
     cloud.opened(V)
-    frame = pb.CollaborateRequest(draft=pb.SideDraft(token_id=5, probs=bytes.fromhex(raw)))
+    frame = pb.CollaborateRequest(draft=decoding_pb2.Draft(token_id=5, probs=bytes.fromhex(raw)))
     with pytest.raises(InvalidArgument, match=words) as caught:
         cloud.decode(frame)
     assert caught.value.field == "probs"
@@ -275,12 +276,12 @@ def test_no_vocabulary_of_a_frame_sizes_an_array() -> None:
             "token_sources",
         ),
         (pb.CollaborateResponse(fetch=pb.Fetch()), "count"),
-        (pb.CollaborateResponse(draft=pb.SideDraft(token_id=V)), "token_id"),
-        (pb.CollaborateResponse(draft=pb.SideDraft(probs=b"\x01")), "probs"),
-        (pb.CollaborateResponse(draft=pb.SideDraft(top=pb.TopList())), "ids"),
-        (pb.CollaborateResponse(draft=pb.SideDraft(log_mass=math.inf)), "log_mass"),
-        (pb.CollaborateResponse(draft=pb.SideDraft(decode_s=-1)), "decode_s"),
-        (pb.CollaborateResponse(draft=pb.SideDraft(held_s=math.nan)), "held_s"),
+        (pb.CollaborateResponse(draft=decoding_pb2.Draft(token_id=V)), "token_id"),
+        (pb.CollaborateResponse(draft=decoding_pb2.Draft(probs=b"\x01")), "probs"),
+        (pb.CollaborateResponse(draft=decoding_pb2.Draft(top=decoding_pb2.TopList())), "ids"),
+        (pb.CollaborateResponse(draft=decoding_pb2.Draft(log_mass=math.inf)), "log_mass"),
+        (pb.CollaborateResponse(draft=decoding_pb2.Draft(decode_s=-1)), "decode_s"),
+        (pb.CollaborateResponse(draft=decoding_pb2.Draft(held_s=math.nan)), "held_s"),
     ],
 )
 def test_bad_frames_name_their_field(frame: pb.CollaborateResponse, field: str) -> None:

@@ -13,13 +13,12 @@ from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, TokenSource, extend
 from tandem.specdec.events import Commit, Finish
 from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.counters import RoundTrips
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
+from tandem.two_sided.protocol.decoder_messages import DecodingTarget, SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
     Fetch,
-    SideDraftFrame,
     SideOutput,
     TargetFrame,
     ToDecoder,
@@ -83,8 +82,8 @@ def frame(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> SideD
     return replace(found, **changes)
 
 
-def own(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> DecodingDraft:
-    found = DecodingDraft(
+def own(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> SideDraftFrame:
+    found = SideDraftFrame(
         1, 2 + len(answer), head(answer), token_id=token, probs=SURE, log_mass=0.0, committed=2
     )
     return replace(found, **changes)

@@ -16,11 +16,10 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit
-from tandem.two_sided.protocol.decoder_messages import DecodingDraft
+from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
-    SideDraftFrame,
     SideOutputs,
     TargetFrame,
     ToPeer,
@@ -79,7 +78,7 @@ class Conversation:
     def senders(self, position: int) -> set[Side]:
         return {*self.drafts[position]}
 
-    def _draft_of(self, side: Side) -> DecodingDraft:
+    def _draft_of(self, side: Side) -> SideDraftFrame:
         committed = self.machines[side].committed
         greedy = self.machines[side].request.sampling.greedy
         masses = self.masses if len(committed) < START + EVERY else self.later

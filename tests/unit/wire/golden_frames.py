@@ -128,7 +128,8 @@ def _verify_request() -> Conversation:
         if isinstance(message, HiddenStates):
             preset = "split"
         exact = replace(PRESETS[preset].verify_settings, uplink_precision="float32")
-        return EdgeCodec(VOCABULARY, exact).encode(message)
+        frame: Message = EdgeCodec(VOCABULARY, exact).encode(message)
+        return frame
 
     def decode(frame: Any) -> Any:
         if frame.HasField("open"):
@@ -175,14 +176,10 @@ def _verify_response() -> Conversation:
     told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
     messages = {
         "opened": Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
-        "opened.tells_prompt_logprobs": Opened(
-            *(*HEAD, 64, 512, frozenset({0}), "target"), tells_prompt_logprobs=True
-        ),
         "opened.batch_invariant": Opened(
             *(*HEAD, 64, 512, frozenset({0}), "target"), batch_invariant=True, row_share=0.375
         ),
         "prompt_logprobs": PromptLogprobs(*HEAD, first=1, logprobs=told),
-        "opened.processes": Opened(*HEAD, 64, 512, frozenset({0}), "target", processes=True),
         "committed.accepted": Committed(*HEAD, 3, (), work),
         "committed.token": Committed(*HEAD, 2, (7,), work, told),
         "committed.tokens": Committed(*HEAD, 0, (1, 7), work, told),
@@ -192,7 +189,7 @@ def _verify_response() -> Conversation:
         "committed.cloud_drafts": Committed(
             *HEAD,
             token_ids=(1, 7),
-            work=replace(work, drafts=0, cloud_drafts=4, draft_s=0.125, draft_rate=0.5),
+            work=replace(work, drafts=0, cloud_drafts=4),
             cloud_accepted=1,
         ),
         "early_verdict.token": EarlyVerdict(*HEAD, 1, 3, False, 0, 0.5),
@@ -350,8 +347,7 @@ def _generate_request() -> Conversation:
     def decode(frame: Any) -> Any:
         return request_from_proto(frame.start) if frame.HasField("start") else None
 
-    # "start.all" and "start.tree" are kept without `preset_overrides`, as older callers send them.
-    names = ("text", "ids", "chat", "all.typed", "tree.typed", "greedy")
+    names = ("text", "ids", "chat", "all", "tree", "greedy")
     starts = zip(names, verifier_examples.REQUESTS, strict=True)
     messages = {f"start.{name}": request for name, request in starts} | {"cancel": None}
     return Conversation(generation_pb2.GenerateRequest, encode, decode, messages)

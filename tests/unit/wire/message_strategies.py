@@ -98,7 +98,7 @@ processors = st.builds(
         budget=st.none() | uint32,
     ),
 )
-works = st.builds(Work, seconds, seconds, uint32, uint32, uint32, uint32, seconds)
+works = st.builds(Work, seconds, seconds, uint32, uint32, uint32, uint32)
 prompts = st.one_of(
     st.text(),
     st.lists(token_ids, min_size=1).map(tuple),

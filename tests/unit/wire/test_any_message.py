@@ -234,7 +234,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
     carried = data.draw(st.sampled_from([None, probs, top_list(probs, 3)]))
     token_ids = data.draw(tuples_of(some.token_ids))
     sources = tuple(data.draw(st.sampled_from(TokenSource)) for _ in token_ids)
-    draft = peer.SideDraftFrame(
+    draft = decoding.SideDraftFrame(
         *(*head, data.draw(some.token_ids), carried, data.draw(some.log_masses)),
         *(data.draw(some.uint32), data.draw(some.seconds), data.draw(some.seconds)),
     )
@@ -281,7 +281,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         document_tokens=data.draw(tuples_of(some.uint32)),
     )
     drawn = data.draw(some.token_ids), data.draw(some.sparse_distributions)
-    draft = decoding.DecodingDraft(
+    draft = decoding.SideDraftFrame(
         *head, *drawn, data.draw(some.log_masses), 7, data.draw(some.seconds)
     )
     text = decoding.DecodingText(*head, data.draw(st.text()), data.draw(some.uint32))

@@ -12,7 +12,6 @@ from google.protobuf.message import Message
 
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_override
 from tandem.specdec.presets import VerifySettings
 from tests.unit.wire.golden_frames import FRAMES, NEWEST, described, kept
 
@@ -91,18 +90,14 @@ def decoded(name: str, raw: bytes) -> Any:
 
 def named_as_today(golden_form: Any) -> Any:
     """An opening was kept when it held a whole `Preset`, of which the cloud was told a part, and a
-    request when its overrides were texts and its parameters were fields of its own."""
+    request when its parameters were fields of its own."""
     if not isinstance(golden_form, dict) or "preset" not in golden_form:
         return golden_form
     if golden_form[""] == "GenerationRequest":
-        overrides = [
-            described(parse_override(override)) if isinstance(override, str) else override
-            for override in golden_form["overrides"]
-        ]
         params = {each.name for each in fields(GenerationParams)} & golden_form.keys()
         nested = {"": "GenerationParams", **{name: golden_form[name] for name in params}}
         others = {name: value for name, value in golden_form.items() if name not in params}
-        return {**others, "overrides": overrides, "params": nested}
+        return {**others, "params": nested}
     if golden_form[""] != "Open" or not isinstance(golden_form["preset"], dict):
         return golden_form
     preset = golden_form["preset"]

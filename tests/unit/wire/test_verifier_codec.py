@@ -105,7 +105,16 @@ EDGE_MESSAGES: list[EdgeMessage] = [
 CLOUD_MESSAGES: list[CloudMessage] = [
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
-    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", batch_invariant=True, row_share=0.0),
+    Opened(
+        *HEAD,
+        64,
+        512,
+        frozenset({0, 7}),
+        "target",
+        batch_invariant=True,
+        row_share=0.0,
+        drafts_never_pay=True,
+    ),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
@@ -118,7 +127,7 @@ CLOUD_MESSAGES: list[CloudMessage] = [
     Committed(
         *HEAD,
         token_ids=(1, 7),
-        work=replace(WORK, cloud_drafts=3, draft_s=0.125, draft_rate=0.5),
+        work=replace(WORK, cloud_drafts=3),
         cloud_accepted=1,
     ),
     FullDistribution(*HEAD, target_probs=PROBS),
@@ -300,8 +309,8 @@ BAD_ANSWERS = [
     (committed(work=pb.Work(verify_s=math.nan)), "verify_s"),
     (committed(work=pb.Work(queue_s=-1)), "queue_s"),
     (committed(work=pb.Work(queue_s=math.inf)), "queue_s"),
-    (committed(work=pb.Work(draft_s=-1)), "draft_s"),
     (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=9)), "cloud_drafts"),  # type: ignore[arg-type]
+    (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=pb.CLOUD_DRAFTS_ANY)), "cloud_drafts"),
     (sparse(ids=[2, 0]), "ids"),
     (sparse(ids=[2, 2]), "ids"),
     (sparse(ids=[0, VOCABULARY]), "ids"),
@@ -385,17 +394,10 @@ def test_numbers_that_cannot_travel_are_refused_before(request_: GenerationReque
         request_to_proto(request_)
 
 
-def test_a_caller_of_an_older_release_is_understood() -> None:
-    """It sends texts alone; one of today sends both, and the typed ones count."""
-    texts = ("window=6", "chunk=6", "bonus=false")
-    request = GenerationRequest("a", "coupled", overrides=parse_overrides(texts))
-    message = request_to_proto(request)
-    assert tuple(message.overrides) == texts
-    older = generation_pb2.Generation.FromString(message.SerializeToString())
-    older.ClearField("preset_overrides")
-    assert request_from_proto(older) == request
-    message.overrides[0] = "window=3"
-    assert request_from_proto(message) == request
+def override_of(text: str) -> generation_pb2.PresetOverride:
+    """An override as it travels."""
+    request = GenerationRequest("a", "coupled", overrides=parse_overrides((text,)))
+    return request_to_proto(request).preset_overrides[0]
 
 
 BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = [
@@ -408,7 +410,9 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: setattr(message, "preset", "nonsense"), "preset"),
     (lambda message: setattr(message, "documents", 33), "documents"),
     (
-        lambda message: message.overrides.extend(("expansion=999999999", "draft_length=1")),
+        lambda message: message.preset_overrides.extend(
+            map(override_of, ("expansion=999999999", "draft_length=1"))
+        ),
         "expansion",
     ),
     (lambda message: message.params.images.extend([b"x"] * 5), "images"),
@@ -418,7 +422,12 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: message.stop.append("x" * 257), "stop"),
     (lambda message: message.stop.extend("x" * 17), "stop"),
     *(
-        (lambda message, override=override: message.overrides.append(override), field)
+        (
+            lambda message, override=override: message.preset_overrides.append(
+                override_of(override)
+            ),
+            field,
+        )
         for override, field in {
             "draft_length=0": "draft_length",
             "draft_length=65": "draft_length",
@@ -432,12 +441,9 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
             "truncation.top_p=0": "draft_top_p",
             "truncation.top_p=1.5": "draft_top_p",
             "truncation.top_p=nan": "draft_top_p",
-            "no such choice": "overrides",
             "width=3": "overrides",
-            "x" * 129: "overrides",
         }.items()
     ),
-    (lambda message: message.overrides.extend(["window=1"] * 33), "overrides"),
     *(
         (lambda message, override=override: message.preset_overrides.append(override), field)
         for override, field in (
@@ -514,24 +520,3 @@ def test_hidden_states_of_a_session_that_is_not_split_are_refused() -> None:
     cloud = opened_cloud(opening("coupled"))
     with pytest.raises(InvalidArgument, match="hidden_states"):
         cloud.decode(pb.VerifyRequest(hidden_states=pb.HiddenStates(states=b"\0" * 8)))
-
-
-def test_an_older_cloud_takes_an_edge_that_may_have_drafts_of_the_cloud_for_one_that_has_none() -> (
-    None
-):
-    """It does not know the field that says so."""
-    frame = EdgeCodec(VOCABULARY, PRESETS["auto"].verify_settings).encode(opening("auto"))
-    assert frame.open.any_cloud_drafts
-    frame.open.ClearField("any_cloud_drafts")
-    found = CloudCodec(MODEL).decode(frame)
-    assert isinstance(found, Open)
-    assert found.settings.cloud_drafts is CloudDrafts.NONE
-    found.settings.validate()
-
-
-def test_drafts_of_any_kind_and_of_one_kind_exclude_each_other() -> None:
-    frame = EdgeCodec(VOCABULARY, PRESETS["auto"].verify_settings).encode(opening("auto"))
-    frame.open.cloud_drafts = pb.CLOUD_DRAFTS_MODEL
-    with pytest.raises(InvalidArgument) as caught:
-        CloudCodec(MODEL).decode(frame)
-    assert caught.value.field == "any_cloud_drafts"

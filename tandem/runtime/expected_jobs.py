@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ComingJob:
+class ExpectedJob:
     """A session's next job, for which something is drafted now."""
 
     since_s: float
 
 
-class ComingJobs:
+class ExpectedJobs:
     """Count them: a pass that begins without one makes its session wait for that pass's end."""
 
     def __init__(self, on_drafted: Callable[[float], None], on_all: Callable[[], None]) -> None:
@@ -26,25 +26,25 @@ class ComingJobs:
             on_all: called when the last of them was submitted, or does not come any more."""
         self._on_drafted = on_drafted
         self._on_all = on_all
-        self._coming = set[ComingJob]()
+        self._expected = set[ExpectedJob]()
 
     def __len__(self) -> int:
-        return len(self._coming)
+        return len(self._expected)
 
-    def drafting(self) -> ComingJob:
+    def expect(self) -> ExpectedJob:
         """Note that a session drafts, in order to submit a job then."""
-        job = ComingJob(time.perf_counter())
-        self._coming.add(job)
+        job = ExpectedJob(time.perf_counter())
+        self._expected.add(job)
         return job
 
-    def came(self, job: ComingJob) -> None:
+    def arrived(self, job: ExpectedJob) -> None:
         """Note that its session has drafted, and submitted it."""
         self._on_drafted(time.perf_counter() - job.since_s)
-        self.given_up(job)
+        self.cancelled(job)
 
-    def given_up(self, job: ComingJob) -> None:
+    def cancelled(self, job: ExpectedJob) -> None:
         """Record that nobody waits for the job. Nothing happens where that is known."""
-        if job in self._coming:
-            self._coming.remove(job)
-            if not self._coming:
+        if job in self._expected:
+            self._expected.remove(job)
+            if not self._expected:
                 self._on_all()

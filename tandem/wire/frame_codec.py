@@ -31,10 +31,15 @@ class FramePart:
     read: Callable[[Any], dict[str, Any]] = _nothing_more
 
 
+def _check_grace(going_away: Any) -> dict[str, Any]:
+    check_seconds(going_away.grace_s, "grace_s")
+    return {}
+
+
 CANCEL = FramePart("cancel", Cancel)
 PING = FramePart("ping", Ping, ("nonce",))
 PONG = FramePart("pong", Pong, ("nonce",))
-GOING_AWAY = FramePart("going_away", GoingAway, ("grace_s",))
+GOING_AWAY = FramePart("going_away", GoingAway, ("grace_s",), read=_check_grace)
 
 
 class FrameCodec(Generic[Sent, Received]):
@@ -45,52 +50,43 @@ class FrameCodec(Generic[Sent, Received]):
         self, frame_type: type[Any], sent: Sequence[FramePart], received: Sequence[FramePart]
     ) -> None:
         self._frame_type = frame_type
-        self._sent = sent
-        self._received = received
+        self._sent = {part.kind: part for part in sent}
+        self._received = {part.name: part for part in received}
+
+    def add(self, both_ways: Sequence[FramePart]) -> None:
+        """Send and receive these kinds of messages too from now on."""
+        self._sent |= {part.kind: part for part in both_ways}
+        self._received |= {part.name: part for part in both_ways}
 
     def encode(self, message: Sent) -> Any:
         """Return the frame of a message."""
-        return encode_frame(self._frame_type, self._sent, message)
+        frame = self._frame_type(
+            session=message.session, base=message.base, prefix=message.prefix_hash
+        )
+        part = self._sent[type(message)]
+        proto = getattr(frame, part.name)
+        proto.SetInParent()
+        if part.same:
+            proto.MergeFrom(type(proto)(**{name: getattr(message, name) for name in part.same}))
+        part.write(proto, message)
+        return frame
 
     def decode(self, frame: Any) -> Received:
         """Return the message of a frame. Raises InvalidArgument naming the field for anything no
         honest peer would send."""
-        message: Received = decode_frame(frame, self._received)
+        part = self._received.get(frame.WhichOneof("message"))
+        if part is None:
+            raise InvalidArgument("message", "the frame carries none")
+        proto = getattr(frame, part.name)
+        rest = part.read(proto)
+        message: Received = part.kind(
+            session=frame.session,
+            base=frame.base,
+            prefix_hash=frame.prefix,
+            **same_fields(proto, part.same),
+            **rest,
+        )
         return message
-
-
-def encode_frame(frame_type: type[Any], parts: Sequence[FramePart], message: Frame) -> Any:
-    """Return the frame of a message, which is of a kind that `parts` name."""
-    frame = frame_type(session=message.session, base=message.base, prefix=message.prefix_hash)
-    (part,) = (part for part in parts if isinstance(message, part.kind))
-    proto = getattr(frame, part.name)
-    proto.SetInParent()
-    proto.MergeFrom(type(proto)(**{name: getattr(message, name) for name in part.same}))
-    part.write(proto, message)
-    return frame
-
-
-def decode_frame(frame: Any, parts: Sequence[FramePart]) -> Any:
-    """Return the message of a frame. Raises InvalidArgument naming the field."""
-    name = frame.WhichOneof("message")
-    part = next((part for part in parts if part.name == name), None)
-    if part is None:
-        raise InvalidArgument("message", "the frame carries none")
-    proto = getattr(frame, part.name)
-    rest = part.read(proto)
-    return part.kind(
-        session=frame.session,
-        base=frame.base,
-        prefix_hash=frame.prefix,
-        **same_fields(proto, part.same),
-        **rest,
-    )
-
-
-def check_log_mass(log_mass: float) -> None:
-    """Raise InvalidArgument unless h is a number or -inf."""
-    if not log_mass < math.inf:  # False for NaN as well
-        raise InvalidArgument("log_mass", f"{log_mass} is neither a number nor -inf")
 
 
 def check_seconds(seconds: float, field: str) -> None:
@@ -99,7 +95,7 @@ def check_seconds(seconds: float, field: str) -> None:
         raise InvalidArgument(field, f"{seconds} is not a duration")
 
 
-def check_finite(number: float, field: str) -> None:
-    """Raise InvalidArgument naming the field unless this is a number."""
-    if not math.isfinite(number):
-        raise InvalidArgument(field, f"{number} is not a finite number")
+def check_share(share: float, field: str) -> None:
+    """Raise InvalidArgument naming the field unless this is in [0, 1]."""
+    if not 0 <= share <= 1:
+        raise InvalidArgument(field, f"{share} is not in [0, 1]")

@@ -1,14 +1,11 @@
-"""How many sessions one verifier of a simulated fleet holds within a limit of TPOT."""
+"""How many sessions one simulated verifier holds within a limit of TPOT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 
-from lab.simulation.fleet import simulate_fleet
-from lab.simulation.fleet_figures import FleetFigures
-from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Spread, TrafficKind
+from lab.simulation.shared_verifier import VerifierFigures, VerifierPlan, simulate_verifier
 
 MOST = 2048
 """Sessions beyond which nobody looks."""
@@ -21,13 +18,6 @@ LEAST_S = 60.0
 WARM_S = 20.0
 """All sessions together are simulated for so many seconds, each for so long at least; before that
 they desynchronise."""
-TRAFFIC = FleetTraffic(
-    TrafficKind.CHATS,
-    per_edge_s=0.01,
-    prompt_tokens=Spread.of(1),
-    answer_tokens=Spread(64, 192),
-)
-"""Each session asks again as soon as it is answered, and so misses about one pass an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +26,31 @@ class Capacity:
     session's does. `figures`: those of so many, or of one."""
 
     sessions: int
-    figures: FleetFigures
+    figures: VerifierFigures
 
 
-def sessions_held(plan: FleetPlan, tpot_s: float, first: int = 16) -> Capacity:
-    """Return how many sessions one verifier holds; the plan's own numbers of edges and verifiers
-    and its traffic do not count.
+def sessions_held(plan: VerifierPlan, tpot_s: float, first: int = 16) -> Capacity:
+    """Return how many sessions one verifier holds; the plan's own number of them does not count.
 
     Args:
         plan: step times, link and preset.
         tpot_s: 95 % of the answers have to have at most this TPOT, in seconds.
         first: the number to try first, a guess."""
-    figures: dict[int, FleetFigures] = {}
+    figures: dict[int, VerifierFigures] = {}
 
     def holds(sessions: int) -> bool:
         figures[sessions] = together(plan, sessions)
-        return figures[sessions].keeps(tpot_s, inf)
+        return figures[sessions].keeps(tpot_s)
 
     sessions = largest(holds, MOST, first)
     least = figures.get(max(1, sessions))
     return Capacity(sessions, least or together(plan, max(1, sessions)))
 
 
-def together(plan: FleetPlan, sessions: int) -> FleetFigures:
+def together(plan: VerifierPlan, sessions: int) -> VerifierFigures:
     """Return the figures of `sessions` sessions that decode all the time on one verifier."""
     lasts_s = max(LEAST_S, SESSION_S / sessions)
-    return simulate_fleet(
-        replace(
-            plan,
-            edges=sessions,
-            verifiers=1,
-            traffic=TRAFFIC,
-            max_sessions=sessions + 1,
-            lasts_s=lasts_s,
-            warm_s=WARM_S,
-        )
-    )
+    return simulate_verifier(replace(plan, sessions=sessions, lasts_s=lasts_s, warm_s=WARM_S))
 
 
 def largest(holds: Callable[[int], bool], most: int, first: int = 1) -> int:
