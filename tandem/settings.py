@@ -177,9 +177,8 @@ class ServiceSettings(BaseSettings):
     )
     cloud_certificate: Path | None = Field(
         default=None,
-        description="At the edge: PEM certificate that the cloud must show, by whatever address"
-        " it is called, instead of one of `tls_ca`. The edge shows it only"
-        " `cloud_key_file`. 'tandem join' fetches it.",
+        description="At the edge: PEM certificate that the cloud must show, at any address, instead"
+        " of one of `tls_ca`. The edge shows it only `cloud_key_file`. 'tandem join' fetches it.",
         json_schema_extra={"group": "Keys and certificates"},
     )
     trace_endpoint: str | None = Field(
