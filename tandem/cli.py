@@ -13,6 +13,7 @@ SERVICES = ("verifier", "drafter", "aggregator", "retriever")
 _SUMMARIES = {
     "generate": "Answer a prompt; on its own or by a running suite.",
     "chat": "Talk to the models on the terminal.",
+    "compare": "Find out whether drafts pay here, by answers in turns.",
     "up": "Run all services as processes of this machine.",
     "ingest": "Put documents into a retriever or a local folder.",
     "search": "Find the best chunks of ingested documents.",

@@ -275,12 +275,15 @@ def _size(file: Path) -> int:
 def _into_folder(files: Sequence[File], options: dict[str, Any], tally: Tally) -> None:
     folder = options["folder"] or DEFAULT_FOLDER
     embedding = options["embedding"] or "auto"
+    is_new = not folder.exists()
     with (
         closing(
             open_index(folder, embedding, _chunking(options), roles=roles_of(options))
         ) as index,
         closing(Extractor()) as extractor,
     ):
+        if is_new and not options["as_json"]:
+            click.echo(f"keeps the texts of the documents, and their index, in {folder}", err=True)
         for group in _commits(_taken(files, tally)):
             documents: list[Document] = []
             sizes: list[int] = []

@@ -289,8 +289,19 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     if suite.documents:
         held = ", ".join(f"{count} at the {side}" for side, count in suite.documents.items())
         click.echo(f"documents: {held}")
+    click.echo(f"keeps: {kept_words(suite.settings.documents)}")
     click.echo(f"OpenAI-compatible API at {suite.http}/v1")
     click.echo(f"in a browser: {suite.http}")
     click.echo(f"chat: tandem chat --endpoint {suite.http}")
     click.echo(f'ask: tandem generate --endpoint {suite.http} "Why is the sky blue?"')
     click.echo("stop: Ctrl-C")
+
+
+def kept_words(documents: SuiteDocuments | None) -> str:
+    """Return what the services keep of texts and documents, where, and for how long."""
+    texts = "prompts and answers in memory until Ctrl-C"
+    if documents is None:
+        return f"{texts}; nothing on disk"
+    if documents.folder is None:
+        return f"{texts}; the documents' texts in temporary files until then"
+    return f"{texts}; the documents' texts, with index, keys and values, in {documents.folder}"

@@ -322,22 +322,18 @@ def plain_line(
 
 def _makers(figures: Mapping[str, Any]) -> list[str]:
     """Return which part of the tokens the small model made, which were repeated from the memory,
-    the prompt or the answer so far, and which were drafts of the cloud."""
-    tokens = figures["tokens"]
-
-    def share(accepted: int) -> str:
-        return f"{min(accepted, tokens) / max(1, tokens):.0%}"
-
-    made = []
+    the prompt or the answer so far, and which were drafts of the cloud; no part that rounds to
+    nothing."""
+    tokens = max(1, figures["tokens"])
     repeated = figures.get("accepted_memory_tokens") or 0  # an earlier version does not tell
-    by_model = max(0, figures["accepted"] - repeated)
-    if by_model or (figures["drafted"] and not repeated):
-        made.append(f"{share(by_model)} by the small model")
-    if repeated:
-        made.append(f"{share(repeated)} repeated from earlier text")
-    if figures.get("cloud_drafted"):
-        made.append(f"{share(figures['cloud_accepted'])} by drafts of the cloud")
-    return made or ["by the large model alone"]
+    made_by = {
+        "by the small model": max(0, figures["accepted"] - repeated),
+        "repeated from earlier text": repeated,
+        "by drafts of the cloud": figures["cloud_accepted"] if figures.get("cloud_drafted") else 0,
+    }
+    shares = {maker: round(100 * min(1, made / tokens)) for maker, made in made_by.items()}
+    shown = [f"{share}% {maker}" for maker, share in shares.items() if share]
+    return shown or ([] if figures["unverified"] else ["by the large model alone"])
 
 
 def _measured_alone(figures: Mapping[str, Any]) -> float | None:

@@ -33,7 +33,7 @@ FILES_BESIDE = 24
 
 
 @asynccontextmanager
-async def http_door(
+async def serve_http(
     settings: AggregatorSettings, metrics: Metrics, aggregator: AggregatorServicer
 ) -> AsyncIterator[str]:
     """Serve HTTP while the context is open, and yield the line with its address. Raises

@@ -45,6 +45,20 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
     [
         ({"tpot_s": 0.25}, "4.0 tokens/s, 44% by the small model"),
         ({"drafted": 0, "accepted": 0}, "50 tokens/s, by the large model alone"),
+        ({"drafted": 8, "accepted": 0}, "50 tokens/s, by the large model alone"),
+        (
+            {"tokens": 300, "accepted_memory_tokens": 1, "accepted": 2, "cloud_accepted": 1}
+            | {"cloud_drafted": 9},
+            "50 tokens/s, by the large model alone",
+        ),
+        (
+            {"cloud_drafted": 9, "cloud_accepted": 6},
+            "50 tokens/s, 44% by the small model, 12% by drafts of the cloud",
+        ),
+        (
+            {"drafted": 0, "accepted": 0, "unverified": [1, 2]},
+            "50 tokens/s; 2 tokens unverified: the cloud was lost",
+        ),
         (
             {"accepted_memory_tokens": 12},
             "50 tokens/s, 20% by the small model, 24% repeated from earlier text",
