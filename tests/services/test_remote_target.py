@@ -142,6 +142,17 @@ async def test_what_the_server_does_not_tell_enough_for_is_refused(
             assert not fake.asked
 
 
+@pytest.mark.parametrize("preset", ["mc-dsd", "split"])
+async def test_presets_that_need_more_of_the_target_than_rows_are_refused(preset: str) -> None:
+    with serving(FakeServer(PROBS, VOCABULARY)) as fake:
+        async with suite_at(fake) as suite:
+            assert {*PRESETS} - {*able(suite)} == {"mc-dsd", "split"}
+            with pytest.raises(Rejected, match="of the target model") as refused:
+                await suite.client.generate(asked(preset, GREEDY))
+            assert refused.value.code.name == "FAILED_PRECONDITION"
+            assert not fake.asked
+
+
 async def test_a_server_that_is_busy_for_a_moment_costs_no_text(fake: FakeServer) -> None:
     (expected,) = await texts_here(GREEDY, ("ar",))
     async with suite_at(fake) as suite:

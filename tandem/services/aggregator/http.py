@@ -103,6 +103,7 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         page=settings.http_page,
         embedding_aliases=aliases_in(settings.http_embedding_aliases),
         model_defaults=settings.generation_config == "auto",
+        grpc_port=settings.port or None,
     )
 
 
