@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def wait_for(url: str, proxy: subprocess.Popen[bytes]) -> None:
         try:
             urllib.request.urlopen(url, timeout=5).close()
             return
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # refused, or not answered yet
             assert proxy.poll() is None, "the proxy ended"
             assert time.monotonic() < deadline, "the proxy does not answer"
             time.sleep(0.2)
