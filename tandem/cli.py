@@ -19,6 +19,7 @@ _SUMMARIES = {
     "search": "Find the best chunks of ingested documents.",
     "certs": "Make certificates and keys for the services.",
     "keys": "Make a key for a caller, or revoke it.",
+    "join": "Draft on this machine for a verifier on another.",
     "link": "Emulate a slow or narrow link over TCP.",
     "models": "List the models on this machine.",
     "pull": "Download a model of the Hugging Face hub.",
@@ -91,7 +92,12 @@ def serve(ctx: click.Context, service: str, flags: tuple[str, ...]) -> None:
     if {*flags} & {*HELP, HELP_ALL}:
         write_service_help(ctx, service, everything=HELP_ALL in flags)
         return
-    run_module(f"tandem.services.{service}", list(flags))
+    words = [*flags]
+    if service == "verifier":
+        from tandem.commands.invite import with_invitation
+
+        words = with_invitation(words)
+    run_module(f"tandem.services.{service}", words)
 
 
 @main.command(short_help="Print what lets a shell complete 'tandem'.")

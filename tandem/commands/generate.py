@@ -11,12 +11,12 @@ import click
 
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
-from tandem.commands.calling import access_options, access_to
+from tandem.commands.calling import access_options, access_to, aggregator_of
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
 from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.open_sampling import open_sampling
-from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
+from tandem.commands.options import ENDPOINT, json_option, model_options, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
 from tandem.commands.prompt_input import prompt_of
 from tandem.commands.rag_options import document_options, documents_of
@@ -122,8 +122,9 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 @override_options
 @click.option(
     "--endpoint",
-    type=ADDRESS,
-    help="Address of a running aggregator. Default: start an embedded suite for this call.",
+    type=ENDPOINT,
+    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one for this"
+    " call.",
 )
 @access_options
 @model_options
@@ -141,8 +142,8 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 def generate(**options: Any) -> None:
     """Answer a question: TEXT, standard input (TEXT is -, or left out), or both.
 
-    What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt standard
-    input is read only if TEXT is -. A model without a chat template continues the text, as --raw.
+    Piped input is put before TEXT, separated by an empty line; beside --prompt it is read only if
+    TEXT is -. A model without a chat template continues the text, as --raw.
 
     Without --endpoint the two models (by default the best chat model on this machine) are loaded
     into this process for this call. The text goes to standard output, figures to standard error.
@@ -157,7 +158,7 @@ def generate(**options: Any) -> None:
     if options["endpoint"] is not None:
         refuse_own_suite(options)
         access = access_to(options["endpoint"], options)
-        run_loop(_show(address_text(options["endpoint"]), request, options, access))
+        run_loop(_show(aggregator_of(options), request, options, access))
         return
     documents = documents_of(options | {"rag": request.from_two_sides})
     if documents is not None:
@@ -225,6 +226,8 @@ async def _embedded(
     memory = None if options["no_memory"] else MemoryLimits()
     async with EmbeddedSuite(pair, documents=documents, memory=memory) as suite:
         ready()
+        for refused in suite.refused:
+            click.echo(refused.line(), err=True)
         await _show(suite.target, request, options)
 
 

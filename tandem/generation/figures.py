@@ -352,8 +352,8 @@ def _speed(tpot_s: float) -> str:
 
 def _compared_with_alone(ratio: float) -> str:
     if f"{ratio:.1f}" == "1.0":
-        return "about as fast as the cloud alone"
-    return f"{ratio:.1f} times as fast as the cloud alone"
+        return "about as fast as the large model alone"
+    return f"{ratio:.1f} times as fast as the large model alone"
 
 
 def _warnings(figures: Mapping[str, Any]) -> list[str]:
@@ -410,7 +410,7 @@ def choice_line(figures: Mapping[str, Any]) -> str:
         return f"{preset.name}: the schedule that it begins with; {why}"
     alone, expected = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
     how = "measured" if choice["cloud_alone_measured"] else "estimated"
-    why = f"estimated at {expected} a token, against {alone} by the cloud alone ({how})"
+    why = f"estimated at {expected} a token, against {alone} by the large model alone ({how})"
     if choice["schedule"] in (CLOUD_ALONE, CLOUD_DRAFTS):
         why = f"drafts are estimated to take longer than its {alone} a token ({how})"
     by = f"acceptance {choice['acceptance_rate']:.0%}, round trip"

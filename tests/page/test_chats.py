@@ -22,6 +22,7 @@ from tests.page.person import (
     show_tokens,
     stream_of,
     text_of,
+    unfold,
 )
 
 pytestmark = pytest.mark.timeout(300)
@@ -92,7 +93,12 @@ def test_the_last_answer_is_given_again_with_another_seed(page: Page) -> None:
     expect(page.locator(".answer")).to_have_count(2)
     seeds = {each["seed"] for each in asked}
     assert len(seeds) == 2
-    assert f"seed {asked[1]['seed']}" not in page.locator(".answer").nth(1).inner_text()
+    header = page.locator(".answer header").nth(1)
+    assert "seed" not in header.inner_text(), "nobody asked for one"
+    unfold(page, "More settings")
+    page.get_by_label("Seed").fill("7")
+    page.get_by_role("button", name="Answer again").click()
+    expect(page.locator(".answer header").nth(1)).to_contain_text("seed 7")
 
 
 def test_chats_are_kept_opened_and_deleted(page: Page) -> None:
@@ -353,7 +359,7 @@ def test_three_methods_are_explained_and_the_others_can_be_chosen(page: Page) ->
     assert page.get_by_role("radio", name="Automatic").is_checked()
     expect(page.get_by_label("Preset")).to_be_hidden()
     asked = answer_with(page, "one")
-    page.get_by_role("radio", name="Cloud alone").check()
+    page.get_by_role("radio", name="Large model alone").check()
     ended(ask(page))
     assert asked[-1]["tandem"]["preset"] == "ar"
     assert page.get_by_label("Preset").input_value() == "ar"
@@ -372,15 +378,15 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=1, choice=choice)
     answer = ended(ask(page))
     plain = "50 tokens/s · 25 % by the small model"
-    estimate = " · about 2.5 × the speed of the cloud alone (estimated)"
+    estimate = " · about 2.5 × the speed of the large model alone (estimated)"
     expect(answer.locator("p.plain")).to_have_text(plain + estimate)
     show_tokens(page)
     expect(answer.get_by_text("because of how many drafts were accepted")).to_be_visible()
     expect(answer.get_by_text("Estimated per token: 25 ms")).to_be_visible()
-    expect(answer.get_by_text("by the cloud alone: 50 ms (measured earlier)")).to_be_visible()
+    expect(answer.get_by_text("by the large model alone: 50 ms (measured earlier)")).to_be_visible()
     # Beside the cloud alone the two are compared as they were.
     answer_with(page, "one ", "two", preset="ar", tpot_s=0.01, accepted=0)
-    page.get_by_role("button", name="Compare with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     expect(answer.get_by_text("The texts are the same.")).to_be_visible()
     expect(answer.locator("p.plain")).to_have_text(plain)
     # What was drafted from earlier text is not the small model's.
@@ -420,7 +426,7 @@ def test_a_comparison_is_of_turns_without_memory_and_says_whether_drafts_paid(pa
 
     page.unroute(CHAT_PATH)
     page.route(CHAT_PATH, fulfill)
-    page.get_by_role("button", name="Compare with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     said = answer.locator("p.note", has_text="The texts are the same.")
     expect(said).to_have_text(
         "The texts are the same. Per token: 80 ms (70 ms to 110 ms) by coupled,"

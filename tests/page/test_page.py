@@ -88,9 +88,9 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
     choose(page, temperature=1 if pictures is None else 0.7)
     answer = ended(ask(page, PICTURED))
     picture(page, pictures, "page")
-    page.get_by_role("button", name="Compare with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     other = page.locator(".answer").nth(1)
-    expect(other.get_by_role("heading")).to_have_text("ar: the cloud alone")
+    expect(other.get_by_role("heading")).to_have_text("ar: the large model alone")
     ended(other)
     expect(answer.get_by_text("The texts are the same.")).to_be_visible()
     assert text_of(answer) == text_of(other)
@@ -292,7 +292,7 @@ def test_axe_finds_nothing(page: Page, scheme: str, pictures: Path | None) -> No
     if scheme == "dark":
         picture(page, pictures, "page-dark")
     assert found() == ""
-    page.get_by_role("button", name="Compare with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     ended(page.locator(".answer").nth(1))
     assert found() == ""
 
@@ -315,7 +315,7 @@ def test_narrow_and_magnified_pages_need_no_sideways_scrolling(
     page.get_by_role("button", name="Close").click()
     expect(page.locator("dialog[open]")).to_have_count(0)  # nothing can be typed behind one
     answer = ended(ask(page, PICTURED))
-    page.get_by_role("button", name="Compare with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     ended(page.locator(".answer").nth(1))
     answer.get_by_role("option").nth(1).hover()
     assert overflow() == 0

@@ -31,7 +31,7 @@ export const english = {
   cancel: "Cancel",
 
   // an answer
-  titleAlone: "ar: the cloud alone",
+  titleAlone: "ar: the large model alone",
   seed: "seed",
   time: "time",
   thinking: "Thinking",
@@ -39,7 +39,7 @@ export const english = {
   silent: "Nothing new for {seconds} s: the large model is computing, or cannot be reached. The answer goes on by itself.",
   tryAgain: "Try again",
   answerAgain: "Answer again",
-  compare: "Compare with the cloud alone, in turns, same seed",
+  compare: "Compare with the large model alone, in turns, same seed",
   copy: "Copy",
   copied: "Copied",
   copyFailed: "Could not copy",
@@ -84,7 +84,7 @@ export const english = {
   plainRepeated: "{share} % repeated from earlier text",
   plainCloudShare: "{share} % by drafts of the cloud",
   plainAlone: "by the large model alone",
-  plainRatio: "about {ratio} × the speed of the cloud alone (estimated)",
+  plainRatio: "about {ratio} × the speed of the large model alone (estimated)",
   figureFirst: "First token",
   figurePerToken: "Per token",
   figureSpeed: "Tokens/s",
@@ -114,7 +114,7 @@ export const english = {
   noteDraftContext: "The small model drafted from the last {most} tokens of the text, as many as it reads at once.",
   noteLossy: "This method changes the distribution of the answer.",
   noteChoice:
-    "{preset} chose {schedule} (decided {decisions}; the last time because of {reason}). Estimated per token: {expected}; by the cloud alone: {alone} ({how}).",
+    "{preset} chose {schedule} (decided {decisions}; the last time because of {reason}). Estimated per token: {expected}; by the large model alone: {alone} ({how}).",
   "reason-first": "the start",
   "reason-acceptance": "how many drafts were accepted",
   "reason-round_trip": "the link’s round trip",
@@ -148,7 +148,7 @@ export const english = {
   method: "Method",
   "method-auto": "Automatic",
   "method-auto-words": "The way that is fastest now. The text is the large model’s.",
-  "method-ar": "Cloud alone",
+  "method-ar": "Large model alone",
   "method-ar-words": "The large model writes every word; no drafts, for comparison.",
   "method-dragon-coupled": "From documents",
   "method-dragon-coupled-words":

@@ -9,7 +9,7 @@ import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
 const EXACTNESS = { bit_for_bit: "exactBits", up_to_rounding: "exactRounding" };
 const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
 
-// "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the cloud alone (estimated)".
+// "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the large model alone (estimated)".
 export function PlainLine({ figures, other }) {
   const said = [];
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));

@@ -31,7 +31,7 @@ export const german = {
   cancel: "Abbrechen",
 
   // an answer
-  titleAlone: "ar: die Cloud allein",
+  titleAlone: "ar: das große Modell allein",
   seed: "Seed",
   time: "Zeit",
   thinking: "Überlegungen",
@@ -39,7 +39,7 @@ export const german = {
   silent: "Seit {seconds} s nichts Neues: Das große Modell rechnet oder ist nicht erreichbar. Die Antwort geht von selbst weiter.",
   tryAgain: "Nochmals versuchen",
   answerAgain: "Neu antworten",
-  compare: "Mit der Cloud allein vergleichen, abwechselnd, gleicher Seed",
+  compare: "Mit dem großen Modell allein vergleichen, abwechselnd, gleicher Seed",
   copy: "Kopieren",
   copied: "Kopiert",
   copyFailed: "Kopieren misslang",
@@ -84,7 +84,7 @@ export const german = {
   plainRepeated: "{share} % aus früherem Text wiederholt",
   plainCloudShare: "{share} % aus Entwürfen der Cloud",
   plainAlone: "vom großen Modell allein",
-  plainRatio: "etwa {ratio}-mal so schnell wie die Cloud allein (geschätzt)",
+  plainRatio: "etwa {ratio}-mal so schnell wie das große Modell allein (geschätzt)",
   figureFirst: "Erstes Token",
   figurePerToken: "Je Token",
   figureSpeed: "Tokens/s",
@@ -114,7 +114,7 @@ export const german = {
   noteDraftContext: "Das kleine Modell entwarf nach den letzten {most} Tokens des Textes, so vielen, wie es auf einmal liest.",
   noteLossy: "Dieses Verfahren verändert die Verteilung der Antwort.",
   noteChoice:
-    "{preset} wählte {schedule} ({decisions} entschieden, zuletzt wegen: {reason}). Geschätzt je Token: {expected}; von der Cloud allein: {alone} ({how}).",
+    "{preset} wählte {schedule} ({decisions} entschieden, zuletzt wegen: {reason}). Geschätzt je Token: {expected}; vom großen Modell allein: {alone} ({how}).",
   "reason-first": "Anfang",
   "reason-acceptance": "Anteil angenommener Entwürfe",
   "reason-round_trip": "Umlaufzeit der Leitung",
@@ -148,7 +148,7 @@ export const german = {
   method: "Verfahren",
   "method-auto": "Automatisch",
   "method-auto-words": "Auf dem gerade schnellsten Weg. Der Text ist genau der des großen Modells.",
-  "method-ar": "Cloud allein",
+  "method-ar": "Großes Modell allein",
   "method-ar-words": "Das große Modell schreibt jedes Wort; ohne Entwürfe, zum Vergleich.",
   "method-dragon-coupled": "Aus Dokumenten",
   "method-dragon-coupled-words":

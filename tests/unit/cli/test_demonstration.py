@@ -92,8 +92,8 @@ def test_the_suite_is_told_whose_sampling_settings_count(
 @pytest.mark.parametrize(
     ("own", "alone", "same_bits", "told"),
     [
-        ("eight", "eight", True, "the cloud alone: the same text\n"),
-        ("eight", "nine", True, "the cloud alone: A DIFFERENT TEXT\n"),
+        ("eight", "eight", True, "the large model alone: the same text\n"),
+        ("eight", "nine", True, "the large model alone: A DIFFERENT TEXT\n"),
         ("eight", "nine", False, "another text; this model's texts are equal up to rounding"),
     ],
 )

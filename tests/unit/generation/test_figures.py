@@ -21,7 +21,7 @@ def line(**more: Any) -> str:
 
 
 def test_speed_share_and_gain_are_said_in_a_line() -> None:
-    expected = "50 tokens/s, 44% by the small model, 2.1 times as fast as the cloud alone"
+    expected = "50 tokens/s, 44% by the small model, 2.1 times as fast as the large model alone"
     assert line(choice=MEASURED) == expected
 
 
@@ -69,7 +69,7 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
         ({"tokens": 1, "tpot_s": None, "accepted": 1}, "1 token, 100% by the small model"),
         (
             {"choice": {**MEASURED, "cloud_alone_tpot_s": 0.0199}},
-            "50 tokens/s, 44% by the small model, about as fast as the cloud alone",
+            "50 tokens/s, 44% by the small model, about as fast as the large model alone",
         ),
         (
             {"unverified": [1, 2]},
