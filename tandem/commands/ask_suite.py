@@ -73,20 +73,14 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
     }
 
 
-def figures(
-    result: Generated,
-    *,
-    verbose: bool = False,
-    explain_choice: bool = False,
-    alone_tpot_s: float | None = None,
-) -> str:
+def figures(result: Generated, *, verbose: bool = False, explain_choice: bool = False) -> str:
     """Return a plain line about a finished answer. `verbose` adds a line with all figures, and one
     with what the preset chose, if it chooses anything; `explain_choice` adds the estimates behind
-    that choice. `alone_tpot_s` is as in `plain_line`."""
+    that choice."""
     assert result.summary is not None
     finish_reason = result.summary.finish_reason
     taken = answer_figures(result)
-    lines = [plain_line(taken, finish_reason, alone_tpot_s)]
+    lines = [plain_line(taken, finish_reason)]
     if verbose:
         lines.append(figures_line(taken, finish_reason))
     if verbose or explain_choice:

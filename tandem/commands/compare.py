@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from tandem.commands.ask_suite import answer_object, ask
-from tandem.commands.calling import access_options, access_to
+from tandem.commands.calling import access_options, access_to, aggregator_of
 from tandem.commands.generate import as_text, refuse_own_suite
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
 from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.open_sampling import open_sampling
-from tandem.commands.options import ADDRESS, address_text, json_option, model_options
+from tandem.commands.options import ENDPOINT, json_option, model_options
 from tandem.commands.prompt_input import prompt_of
 from tandem.commands.request_options import (
     generation_config_option,
@@ -56,8 +56,9 @@ from tandem.telemetry.logging import configure_logging
 @generation_config_option
 @click.option(
     "--endpoint",
-    type=ADDRESS,
-    help="Address of a running aggregator. Default: start an embedded suite for this call.",
+    type=ENDPOINT,
+    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one for this"
+    " call.",
 )
 @access_options
 @model_options
@@ -88,7 +89,7 @@ def compare(**options: Any) -> None:
     if options["endpoint"] is not None:
         refuse_own_suite(options)
         access = access_to(options["endpoint"], options)
-        run_loop(_show(address_text(options["endpoint"]), request, options, access))
+        run_loop(_show(aggregator_of(options), request, options, access))
         return
     draft, target = chosen_pair(options)
     with loading_line(draft, target) as loaded:

@@ -1,5 +1,6 @@
 """What `tandem up --try` asks: a question that the pair answers together, the same one of the cloud
-alone, and some about documents on both sides.
+alone, and some about documents on both sides. Texts are compared; speeds need more than one answer
+of each (`tandem compare`).
 
 A draft model that only drafts is for the first alone: from the device's documents the target's own
 model answers (`with_documents`). The demo pair is asked what it was trained to answer.
@@ -96,16 +97,14 @@ async def demonstrate(
         answer = await (_show if shown else _ask)(endpoint, question)
         result = answer_object(question.request, answer)
         results |= {question.key: result} if question.key else result
-        alone_tpot_s = None
         if question.beside_alone:
             request = replace(question.request, preset=ALONE)
             alone = await ask(endpoint, request, LONGEST_ANSWER_S)
             results["alone"] = answer_object(request, alone)
-            alone_tpot_s = alone.tpot_s
             if shown:
                 click.echo(_compared(answer, alone))
         if shown:
-            click.echo(figures(answer, verbose=verbose, alone_tpot_s=alone_tpot_s))
+            click.echo(figures(answer, verbose=verbose))
     return results
 
 

@@ -295,12 +295,9 @@ def speculative_decoding_metrics(summaries: Sequence[Summary]) -> DraftingMetric
     )
 
 
-def plain_line(
-    figures: Mapping[str, Any], finish_reason: str | None, alone_tpot_s: float | None = None
-) -> str:
+def plain_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
     """Return the speed, who made the tokens, and how much faster that is than the large model
-    alone, if that was measured: by the schedule's controller, or as `alone_tpot_s`, seconds per
-    token."""
+    alone, if the schedule's controller measured that."""
     tokens = figures["tokens"]
     tpot_s = figures["tpot_s"]
     parts = [_speed(tpot_s) if tpot_s else f"{tokens} token{'' if tokens == 1 else 's'}"]
@@ -312,7 +309,7 @@ def plain_line(
     else:
         parts += _makers(figures)
     if tpot_s and figures["drafted"]:
-        alone_tpot_s = alone_tpot_s or _measured_alone(figures)
+        alone_tpot_s = _measured_alone(figures)
         if alone_tpot_s is not None:
             parts.append(_compared_with_alone(alone_tpot_s / tpot_s))
     if finish_reason == "length":

@@ -118,9 +118,8 @@ def test_the_cloud_alone_is_asked_the_same(
     found = asyncio.run(demonstrate("", part.questions, shown=True))
     shown = capsys.readouterr().out
     assert told in shown
-    assert (
-        "50 tokens/s, 40% by the small model, 1.5 times as fast as the large model alone\n" in shown
-    )
+    assert "50 tokens/s, 40% by the small model\n" in shown
+    assert "as fast as" not in shown, "one answer of each is no measurement"
     assert "TTFT" not in shown
     assert "TPOT 20 ms" not in shown
     asyncio.run(demonstrate("", part.questions, shown=True, verbose=True))
