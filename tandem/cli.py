@@ -13,11 +13,13 @@ SERVICES = ("verifier", "drafter", "aggregator", "retriever")
 _SUMMARIES = {
     "generate": "Answer a prompt; on its own or by a running suite.",
     "chat": "Talk to the models on the terminal.",
+    "compare": "Find out whether drafts pay here, by answers in turns.",
     "up": "Run all services as processes of this machine.",
     "ingest": "Put documents into a retriever or a local folder.",
     "search": "Find the best chunks of ingested documents.",
     "certs": "Make certificates and keys for the services.",
     "keys": "Make a key for a caller, or revoke it.",
+    "join": "Draft on this machine for a verifier on another.",
     "link": "Emulate a slow or narrow link over TCP.",
     "models": "List the models on this machine.",
     "pull": "Download a model of the Hugging Face hub.",
@@ -90,7 +92,12 @@ def serve(ctx: click.Context, service: str, flags: tuple[str, ...]) -> None:
     if {*flags} & {*HELP, HELP_ALL}:
         write_service_help(ctx, service, everything=HELP_ALL in flags)
         return
-    run_module(f"tandem.services.{service}", list(flags))
+    words = [*flags]
+    if service == "verifier":
+        from tandem.commands.invite import with_invitation
+
+        words = with_invitation(words)
+    run_module(f"tandem.services.{service}", words)
 
 
 @main.command(short_help="Print what lets a shell complete 'tandem'.")

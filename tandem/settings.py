@@ -39,7 +39,8 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 SECURITY_FIELDS = frozenset(
     {
         *("tls_certificate", "tls_key", "tls_ca"),
-        *("keys_file", "call_key_file", "cloud_key_file", "insecure"),
+        *("keys_file", "call_key_file", "cloud_key_file", "cloud_certificate"),
+        *("client_certificates", "insecure"),
     }
 )
 """Settings that decide who may call this service, and how it identifies itself to others."""
@@ -151,6 +152,12 @@ class ServiceSettings(BaseSettings):
         " services.",
         json_schema_extra={"group": "Keys and certificates", "usual": True},
     )
+    client_certificates: bool = Field(
+        default=True,
+        description="Require a certificate of `tls_ca` from callers. false: a key is enough, as"
+        " for callers of 'tandem join', and `tls_ca` is not used.",
+        json_schema_extra={"group": "Keys and certificates"},
+    )
     keys_file: Path | None = Field(
         default=None,
         description="File of the API keys that may call this service, one per line: HOLDER"
@@ -166,6 +173,12 @@ class ServiceSettings(BaseSettings):
         default=None,
         description="At the edge: file with the API key sent to the cloud instead of the one"
         " in `call_key_file`. The cloud sees this key.",
+        json_schema_extra={"group": "Keys and certificates"},
+    )
+    cloud_certificate: Path | None = Field(
+        default=None,
+        description="At the edge: PEM certificate that the cloud must show, at any address, instead"
+        " of one of `tls_ca`. The edge shows it only `cloud_key_file`. 'tandem join' fetches it.",
         json_schema_extra={"group": "Keys and certificates"},
     )
     trace_endpoint: str | None = Field(

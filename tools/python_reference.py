@@ -139,7 +139,9 @@ def _default(value: Any) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{text}`"
+    """A cell in the font of code. GitHub takes a bar within backticks for the end of the cell, and
+    mkdocs shows what would escape it."""
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _text(documented: object) -> str:

@@ -49,6 +49,6 @@ def _dense(probs: Array, top: int, precision: Precision) -> tuple[Array, Array]:
 def speedup_over_synchronous(sides: BothSides, aggregating: Side = Side.DEVICE) -> float:
     """Return how much faster tokens come than when both sides wait for each other at every token,
     which is refusing every draft (Theorem 6.2, for either side)."""
-    here, there = sides.of(aggregating), sides.of(aggregating.other)
+    here, there = sides[aggregating], sides[aggregating.other]
     synchronous_s = max(here.step_s, there.step_s + sides.round_trip_s)
     return synchronous_s / token_time_s(sides, aggregating)

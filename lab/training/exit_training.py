@@ -39,6 +39,7 @@ from lab.training.exit_calibration import (
     calibration_of,
 )
 from lab.training.exit_texts import HELD_OUT, ExitTexts, PicturedText, Rows
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.torch.exit_adapters import (
     ExitAdapters,
     ExitsDescription,
@@ -52,7 +53,6 @@ from tandem.backends.torch.layer_tap import LayerTap
 from tandem.backends.torch.loading import (
     base_hash,
     load_model,
-    load_tokenizer,
     use_threads,
     vision_of,
 )

@@ -29,6 +29,7 @@ from tandem.api.results import Answer, Piece, Progress, answer_of
 from tandem.backends.model_source import AUTO
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
+from tandem.net.endpoint import of_grpc, parse_endpoint
 from tandem.net.status import Rejected
 from tandem.netem.link_model import INSTANT, shape_from
 from tandem.suite.background import LoopThread
@@ -267,7 +268,7 @@ def connect_async(
     key that the service asks for.
 
     Args:
-        endpoint: HOST:PORT of its aggregator's gRPC port.
+        endpoint: HOST:PORT or a URL, of its aggregator's HTTP or gRPC port.
         tls_ca: PEM file of the authority that signed the service's certificate, as `tandem certs`
             makes it.
         tls_certificate: PEM file of the caller's certificate.
@@ -276,11 +277,12 @@ def connect_async(
         insecure: connect without TLS and key.
 
     Raises InvalidArgument naming what is wrong."""
-    host, _, port = endpoint.rpartition(":")
-    if not host or "/" in endpoint or not port.isdecimal():
-        raise InvalidArgument("endpoint", f"{endpoint!r} is not HOST:PORT")
+    try:
+        place = parse_endpoint(endpoint)
+    except ValueError as error:
+        raise InvalidArgument("endpoint", str(error)) from None
     access = client_access(
-        host,
+        place.host,
         tls_ca=tls_ca,
         tls_certificate=tls_certificate,
         tls_key=tls_key,
@@ -289,7 +291,9 @@ def connect_async(
     )
 
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
-        return await stack.enter_async_context(AggregatorClient(endpoint, access=access))
+        authorities = None if tls_ca is None else Path(tls_ca)
+        target = await asyncio.to_thread(of_grpc, place, authorities)
+        return await stack.enter_async_context(AggregatorClient(str(target), access=access))
 
     return AsyncSuite(opened)
 
@@ -384,6 +388,8 @@ def embedded_async(
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
         pair = await asyncio.to_thread(load_pair, draft_choice, target_choice)
         suite = await stack.enter_async_context(EmbeddedSuite(pair, link=link, documents=held))
+        for refused in suite.refused:
+            log.warning(refused.line())
         return await stack.enter_async_context(AggregatorClient(suite.target))
 
     return AsyncSuite(opened)

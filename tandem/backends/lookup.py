@@ -64,7 +64,7 @@ def _tokenizer(choice: ModelChoice) -> ComparableTokenizer:
 
         return load_target_tokenizer(choice.source)
     find_source(choice.source, choice.revision)  # refused without waiting for torch
-    from tandem.backends.torch.loading import load_tokenizer
+    from tandem.backends.model_description import load_tokenizer
 
     return load_tokenizer(choice.source, choice.revision)
 

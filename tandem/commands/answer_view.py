@@ -97,7 +97,8 @@ class AnswerView(AbstractContextManager["AnswerView"]):
     def _words(self, result: Generated | Reply) -> str:
         tokens = len(result.token_ids)
         elapsed_s = time.monotonic() - self._began_s
-        words = [result.preset or "waiting", f"{tokens} tokens", f"{elapsed_s:.1f} s"]
+        lead = result.preset or ("" if tokens else "waiting")
+        words = [*filter(None, [lead]), f"{tokens} tokens", f"{elapsed_s:.1f} s"]
         if result.ttft_s is not None and elapsed_s > 0:
             words += [f"TTFT {result.ttft_s * 1e3:.0f} ms", f"{tokens / elapsed_s:.0f} tokens/s"]
         if drafted := result.token_sources.count("draft"):

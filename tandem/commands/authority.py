@@ -64,6 +64,18 @@ def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity
     return _signed(builder, issuer_key, key)
 
 
+def self_signed(name: str, hosts: Sequence[str], validity: Validity) -> Issued:
+    """Make a service's certificate that no authority stands behind: callers must know it. Raises
+    InvalidArgument for bad hosts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    builder = _builder(subject, subject, key.public_key(), validity)
+    names = [_alternative_name(host) for host in hosts]
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True)
+    return _signed(builder, key, key)
+
+
 def expires(certificate: bytes) -> datetime:
     """Return when the PEM `certificate` stops being valid. Raises InvalidArgument."""
     try:

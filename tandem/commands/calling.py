@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandem.commands.options import FILE, Command, address_text, together
+from tandem.commands.options import FILE, Command, together
+from tandem.core.errors import InvalidArgument
+from tandem.net.endpoint import Endpoint, of_grpc
 from tandem.settings import variable_of
 
 if TYPE_CHECKING:  # commands that ask nobody must not wait for gRPC
@@ -39,12 +41,21 @@ access_options = together(
 """TLS and key for --endpoint."""
 
 
-def access_to(endpoint: tuple[str, int], options: dict[str, Any]) -> ClientAccess:
+def aggregator_of(options: dict[str, Any]) -> str:
+    """Return HOST:PORT for calls to the aggregator at --endpoint, which is its port of gRPC or of
+    HTTP. Raises InvalidArgument."""
+    try:
+        return str(of_grpc(options["endpoint"], options["tls_ca"]))
+    except OSError as error:  # ssl's errors are among these
+        raise InvalidArgument("endpoint", f"{options['endpoint']}: {error}") from error
+
+
+def access_to(endpoint: Endpoint, options: dict[str, Any]) -> ClientAccess:
     """Return what the flags show to `endpoint`. Raises InvalidArgument naming the flag."""
     from tandem.api.access import client_access
 
     files = {name: options[name] for name in _FILES}
-    return client_access(endpoint[0], **files, insecure=options["insecure"])
+    return client_access(endpoint.host, **files, insecure=options["insecure"])
 
 
 @asynccontextmanager
@@ -55,7 +66,7 @@ async def retriever_at(options: dict[str, Any]) -> AsyncIterator[RetrieverClient
     from tandem.net.retriever_client import RetrieverClient
     from tandem.net.status import Rejected
 
-    endpoint = address_text(options["endpoint"])
+    endpoint = str(options["endpoint"])
     try:
         async with RetrieverClient(endpoint, access_to(options["endpoint"], options)) as client:
             yield client

@@ -28,6 +28,7 @@ from tandem.commands.request_options import (
     preset_option,
     request_options,
 )
+from tandem.commands.typed_ahead import typing_kept
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
 from tandem.generation.request import DEFAULT_PRESET, LONGEST_ANSWER_S, unknown_preset
@@ -47,9 +48,8 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 @click.command(cls=GroupedCommand)
 @click.option(
     "--endpoint",
-    metavar="URL",
-    help="HTTP API of a running aggregator, for example http://127.0.0.1:8000."
-    " Default: start an embedded suite.",
+    metavar="ADDRESS",
+    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one.",
 )
 @file_option("call_key_file")
 @click.option(
@@ -95,7 +95,7 @@ def chat(**options: Any) -> None:
             _check_alone(options)  # before any model is loaded
             draft, target = chosen_pair(options)
             require_packages(draft, target)
-            with loading_line(draft, target):
+            with typing_kept(), loading_line(draft, target):
                 suite = BackgroundSuite(load_pair(draft, target), _memory_of(options))
                 url = stack.enter_context(suite).url
             show_notes(draft, target)
@@ -159,7 +159,7 @@ def _answer_person(conversation: Conversation, words: str | None, *, verbose: bo
     saying = conversation.retry(spelt) if words is None else conversation.say(words, spelt)
     reply = None
     try:
-        with view:
+        with typing_kept(), view:
             for reply in saying:
                 view.update(reply)
     except KeyboardInterrupt:

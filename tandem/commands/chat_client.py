@@ -154,6 +154,9 @@ class ChatClient:
 
     def _unreachable(self, error: httpx2.HTTPError) -> TandemError:
         why = str(error) or type(error).__name__
+        if isinstance(error, httpx2.RemoteProtocolError):
+            why = f"{why}; if that port is one of gRPC, give that of HTTP, by default 8000"
+            return TandemError(f"{self._endpoint}: {why}")
         if "CERTIFICATE_VERIFY_FAILED" in why:
             return TandemError(f"{self._endpoint}: {why}; set its authority with --ca")
         return TandemError(f"{self._endpoint}: {why}; is an aggregator serving HTTP there?")

@@ -17,7 +17,7 @@ from typing import Any
 
 from tandem.commands.checks import Check, check
 from tandem.core.errors import TandemError
-from tandem.core.extras import EXTRA_OF, EXTRAS, install_command
+from tandem.core.extras import PACKAGES, install_command
 from tandem.demo import checkout
 
 PYTHON_FROM = (3, 11)
@@ -68,9 +68,9 @@ def _package(name: str) -> str:
 def _extras() -> str:
     """Return which extras are completely installed and which are not; none is needed for
     everything."""
-    missing = {extra for package, extra in EXTRA_OF.items() if find_spec(package) is None}
-    there = [extra for extra in EXTRAS if extra not in missing]
-    absent = [extra for extra in EXTRAS if extra in missing]
+    there, absent = list[str](), list[str]()
+    for extra, packages in PACKAGES.items():
+        (there if all(map(find_spec, packages)) else absent).append(extra)
     words = ", ".join(there) or "none"
     return f"{words}; not installed: {', '.join(absent)}" if absent else words
 

@@ -13,6 +13,7 @@ from tandem.core.errors import TandemError
 from tandem.core.probs import SamplingParams, check_probs, probs_from_logits
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import SIDES, choose_pair, choose_side, load_model, notes_on
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 FOLDER = (
     "give a folder in Hugging Face format with safetensors weights, or a GGUF file, as --{side}"
@@ -144,7 +145,8 @@ def _presets(draft: Engine, target: Engine) -> str:
     missing = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
     unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in missing.items() if needs]
     fit = len(missing) - len(unfit)
-    return "; ".join([f"{fit} of {len(missing)} can run", *unfit])
+    documents = f"{len(AGGREGATION_PRESETS)} more answer from documents"
+    return "; ".join([f"{fit} of {len(missing)} can run", *unfit, documents])
 
 
 def _fit(draft: Engine, target: Engine) -> str:

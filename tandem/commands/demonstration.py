@@ -121,13 +121,13 @@ async def _show(endpoint: str, question: DemoQuestion) -> Generated:
 
 def _compared(answer: Generated, alone: Generated) -> str:
     if answer.text == alone.text:
-        return "the cloud alone: the same text"
+        return "the large model alone: the same text"
     if answer.summary is not None and not answer.summary.same_bits:
         return (
-            "the cloud alone: another text; this model's texts are equal up to rounding,"
+            "the large model alone: another text; this model's texts are equal up to rounding,"
             " and --batch-invariant makes them equal"
         )
-    return "the cloud alone: A DIFFERENT TEXT"
+    return "the large model alone: A DIFFERENT TEXT"
 
 
 def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:

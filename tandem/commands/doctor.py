@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from tandem.commands.calling import access_options, access_to
+from tandem.commands.calling import access_options, access_to, aggregator_of
 from tandem.commands.checks import Check, index_checks
-from tandem.commands.options import ADDRESS, FILE, FOLDER, address_text, json_option, model_options
+from tandem.commands.options import ENDPOINT, FILE, FOLDER, json_option, model_options
 
 UNFIT = 1
 
 
 @click.command()
-@click.option("--endpoint", type=ADDRESS, help="Also check this running suite.")
+@click.option("--endpoint", type=ENDPOINT, help="Also check this running suite.")
 @access_options
 @model_options
 @click.option(
@@ -98,5 +98,5 @@ def _all_checks(options: dict[str, Any]) -> list[Check]:
 
         checks += memory_checks(options)
     if endpoint is not None:
-        checks += suite_checks(address_text(endpoint), access_to(endpoint, options))
+        checks += suite_checks(aggregator_of(options), access_to(endpoint, options))
     return checks

@@ -11,12 +11,12 @@ import click
 
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
-from tandem.commands.calling import access_options, access_to
+from tandem.commands.calling import access_options, access_to, aggregator_of
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
 from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.open_sampling import open_sampling
-from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
+from tandem.commands.options import ENDPOINT, json_option, model_options, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
 from tandem.commands.prompt_input import prompt_of
 from tandem.commands.rag_options import document_options, documents_of
@@ -122,8 +122,9 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 @override_options
 @click.option(
     "--endpoint",
-    type=ADDRESS,
-    help="Address of a running aggregator. Default: start an embedded suite for this call.",
+    type=ENDPOINT,
+    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one for this"
+    " call.",
 )
 @access_options
 @model_options
@@ -141,8 +142,8 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 def generate(**options: Any) -> None:
     """Answer a question: TEXT, standard input (TEXT is -, or left out), or both.
 
-    What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt standard
-    input is read only if TEXT is -. A model without a chat template continues the text, as --raw.
+    Piped input is put before TEXT, separated by an empty line; beside --prompt it is read only if
+    TEXT is -. A model without a chat template continues the text, as --raw.
 
     Without --endpoint the two models (by default the best chat model on this machine) are loaded
     into this process for this call. The text goes to standard output, figures to standard error.
@@ -155,9 +156,9 @@ def generate(**options: Any) -> None:
         raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
     configure_logging("info" if options["logs"] else "critical")
     if options["endpoint"] is not None:
-        _refuse_own_suite(options)
+        refuse_own_suite(options)
         access = access_to(options["endpoint"], options)
-        run_loop(_show(address_text(options["endpoint"]), request, options, access))
+        run_loop(_show(aggregator_of(options), request, options, access))
         return
     documents = documents_of(options | {"rag": request.from_two_sides})
     if documents is not None:
@@ -201,10 +202,11 @@ def _read_image(path: Path) -> bytes:
         raise InvalidArgument("images", f"{path} cannot be read: {error.strerror}") from error
 
 
-def _refuse_own_suite(options: dict[str, Any]) -> None:
+def refuse_own_suite(options: dict[str, Any]) -> None:
+    """Raise InvalidArgument naming a flag of models or documents that stands beside --endpoint."""
     suite_fields = ("draft", "target", "demo", "batch_invariant")
     for field in (*suite_fields, "device_documents", "cloud_documents", "index_folder"):
-        if options[field]:
+        if options.get(field):
             raise InvalidArgument(
                 field, "the suite at --endpoint has its own; leave out one of the two"
             )
@@ -224,6 +226,8 @@ async def _embedded(
     memory = None if options["no_memory"] else MemoryLimits()
     async with EmbeddedSuite(pair, documents=documents, memory=memory) as suite:
         ready()
+        for refused in suite.refused:
+            click.echo(refused.line(), err=True)
         await _show(suite.target, request, options)
 
 
@@ -237,16 +241,18 @@ async def _show(
     try:
         await _show_answer(endpoint, request, options, access)
     except InvalidArgument as error:
-        if error.field != "messages" or "no chat template" not in error.why:
-            raise
-        click.echo("this model has no chat template: it continues the text", err=True)
-        await _show_answer(endpoint, replace(request, prompt=_text_of(request)), options, access)
+        await _show_answer(endpoint, as_text(request, error), options, access)
 
 
-def _text_of(request: GenerationRequest) -> str:
+def as_text(request: GenerationRequest, error: InvalidArgument) -> GenerationRequest:
+    """Return the request with its question as a text to be continued, and say so, where the model
+    refused it as it has no chat template. Raises any other refusal."""
+    if error.field != "messages" or "no chat template" not in error.why:
+        raise error
+    click.echo("this model has no chat template: it continues the text", err=True)
     turn = request.prompt[0]
     assert isinstance(turn, Turn), "no other prompt is refused for want of a chat template"
-    return turn.content
+    return replace(request, prompt=turn.content)
 
 
 async def _show_answer(

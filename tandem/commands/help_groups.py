@@ -58,7 +58,7 @@ GROUPS = (
     ),
     OptionGroup(
         "Schedule",
-        ("preset", "draft_length"),
+        ("preset", "turns", "draft_length"),
         (
             *("overrides", "expansion", "draft_top_k", "draft_top_p"),
             *("payload_top", "payload_tail_draws", "lost_cloud", "no_memory", "priority"),

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.embedding_options import EMBEDDING_FLAGS, roles_of, text_role_options
-from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option, owner_option
+from tandem.commands.options import ANY_PATH, ENDPOINT, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex, open_index
@@ -86,7 +86,9 @@ class Tally:
 @click.option("--delete", "deletes", is_flag=True, help="Delete the documents of these names.")
 @click.option("--list", "lists", is_flag=True, help="List the names of the stored documents.")
 @click.option(
-    "--endpoint", type=ADDRESS, help="Address of a running retriever. Default: use a local folder."
+    "--endpoint",
+    type=ENDPOINT,
+    help="gRPC port of a running retriever: HOST:PORT. Default: use a local folder.",
 )
 @access_options
 @owner_option(
@@ -273,12 +275,15 @@ def _size(file: Path) -> int:
 def _into_folder(files: Sequence[File], options: dict[str, Any], tally: Tally) -> None:
     folder = options["folder"] or DEFAULT_FOLDER
     embedding = options["embedding"] or "auto"
+    is_new = not folder.exists()
     with (
         closing(
             open_index(folder, embedding, _chunking(options), roles=roles_of(options))
         ) as index,
         closing(Extractor()) as extractor,
     ):
+        if is_new and not options["as_json"]:
+            click.echo(f"keeps the texts of the documents, and their index, in {folder}", err=True)
         for group in _commits(_taken(files, tally)):
             documents: list[Document] = []
             sizes: list[int] = []
@@ -442,7 +447,7 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
         for refusal in tally.refusals:
             click.echo(f"refused {shown(refusal.id)}: {shown(refusal.why)}", err=True)
         for passed_over in tally.passed:
-            click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
+            click.echo(passed_over.line(), err=True)
 
 
 def _fail_if_refused(tally: Tally) -> None:

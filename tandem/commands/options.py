@@ -8,6 +8,7 @@ import click
 
 from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
+from tandem.net.endpoint import Endpoint, parse_endpoint
 from tandem.netem.link_model import INSTANT, MAX_LOSS, LinkShape, shape_from
 from tandem.netem.link_trace import LinkTrace, read_trace
 from tandem.netem.trace_shapes import SHAPES, shaped_trace
@@ -37,6 +38,25 @@ class AddressType(click.ParamType[tuple[str, int]]):
         return host.strip("[]"), int(port)
 
 
+class EndpointType(click.ParamType[Endpoint]):
+    """HOST:PORT or a URL."""
+
+    name = "endpoint"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "ADDRESS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Endpoint:
+        if isinstance(value, Endpoint):
+            return value
+        try:
+            return parse_endpoint(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class OptionalNumberType(click.ParamType[float | None]):
     """A number; an empty word is no value, as a variable of compose without one gives."""
 
@@ -49,6 +69,7 @@ class OptionalNumberType(click.ParamType[float | None]):
 
 
 ADDRESS = AddressType()
+ENDPOINT = EndpointType()
 OPTIONAL_NUMBER = OptionalNumberType()
 ANY_PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -88,13 +109,14 @@ _PLACES = {
 _DTYPES = {"draft": "int8 if it was made to draft, else float32", "target": "float32"}
 
 
-def _model_options(side: str) -> Callable[[Command], Command]:
+def side_options(side: str, default: str) -> Callable[[Command], Command]:
+    """Return the options of one side's model; `default` says which it is where none is named."""
     return together(
         click.option(
             f"--{side}",
             metavar="MODEL",
             help=f"{side.capitalize()} model: a folder, a GGUF file, a name of 'tandem models',"
-            f" {_PLACES[side]}. Default: {_DEFAULTS[side]}.",
+            f" {_PLACES[side]}. Default: {default}.",
         ),
         click.option(
             f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."
@@ -111,8 +133,8 @@ def _model_options(side: str) -> Callable[[Command], Command]:
 
 
 model_options = together(
-    _model_options("draft"),
-    _model_options("target"),
+    side_options("draft", _DEFAULTS["draft"]),
+    side_options("target", _DEFAULTS["target"]),
     click.option(
         "--demo",
         is_flag=True,

@@ -8,8 +8,8 @@ from tandem.commands.help_groups import write_sections
 from tandem.commands.options import json_option
 
 USUAL = {
-    "auto": "Measure, and draft in the way that is expected to be fastest, or leave the cloud alone"
-    " where drafts do not help. The default.",
+    "auto": "Picks the fastest way to draft; where drafts do not help, the large model writes"
+    " by itself. The default.",
     "ar": "The large model alone, without drafts: to compare with.",
     "dragon-coupled": "Answer from documents on the device and in the cloud. The default with"
     " --rag.",
@@ -21,8 +21,8 @@ OTHERS = {
     " that the text depends on the target, the prompt and the seed alone.",
     "stream": "As coupled, without rounds: drafts are always under way, and the cloud decodes while"
     " none has arrived.",
-    "cloud-draft": "The cloud alone, with a draft model beside the large one; nothing is drafted on"
-    " the edge.",
+    "cloud-draft": "The large model and a draft model beside it, both in the cloud; nothing is"
+    " drafted on the edge.",
     "dssd": "Rejection sampling with one probability per draft token; the edge draws the"
     " replacement from a small lossless payload.",
     "dssd-full": "As dssd, with the target's full distribution as payload, as published.",

@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.embedding_options import EMBEDDING_FLAGS, roles_of, text_role_options
 from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
-from tandem.commands.options import ADDRESS, FOLDER, json_option, owner_option
+from tandem.commands.options import ENDPOINT, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import cleaned
 from tandem.index.document_index import MAX_HITS, open_index, stored_manifest
@@ -27,7 +27,9 @@ _SHOWN_LETTERS = 300
 @click.command()
 @click.argument("query", nargs=-1, required=True)
 @click.option(
-    "--endpoint", type=ADDRESS, help="Address of a running retriever. Default: use a local folder."
+    "--endpoint",
+    type=ENDPOINT,
+    help="gRPC port of a running retriever: HOST:PORT. Default: use a local folder.",
 )
 @access_options
 @owner_option("Search as this tenant (the holder of an HTTP key). Default: the operator.")

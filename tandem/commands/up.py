@@ -35,10 +35,10 @@ from tandem.commands.options import (
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.request_options import generation_config_option
 from tandem.core.errors import TandemError
-from tandem.index.names import shown
+from tandem.net.lifecycle import port_fault
 from tandem.net.process import run_loop
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
-from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
+from tandem.suite.local_processes import HOST, LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.suite.models import choose_model
 from tandem.suite.requirements import require_packages
 from tandem.suite.suite_documents import SuiteDocuments
@@ -159,12 +159,22 @@ def up(**options: Any) -> int:
         cloud_draft=_cloud_draft(options),
     )
     configure_logging("critical")
+    check_ports(settings)
     if settings.documents is not None:
         for passed_over in settings.documents.passed_over():
-            click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
+            click.echo(passed_over.line(), err=True)
     parts = parts_of(settings) if options["try"] else (Part(settings, ()),)
-    exit_code: int = run_loop(_run(parts, options["as_json"]))
+    exit_code: int = run_loop(run_parts(parts, options["as_json"]))
     return exit_code
+
+
+def check_ports(settings: LocalSuiteSettings) -> None:
+    """Refuse ports that are taken, before any model is loaded. Raises TandemError."""
+    for flag in ("port", "http_port", "metrics_port"):
+        port = getattr(settings, flag)
+        if port and (why := port_fault(HOST, port)):
+            other = f"choose another by --{flag.replace('_', '-')}, 0 for any"
+            raise TandemError(f"{why}, perhaps a suite that still runs; stop it, or {other}")
 
 
 def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
@@ -184,7 +194,7 @@ def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
     return documents_of(options | {"rag": True} if options["try"] else options)
 
 
-async def _run(parts: Sequence[Part], as_json: bool) -> int:
+async def run_parts(parts: Sequence[Part], as_json: bool) -> int:
     """Run one suite after the other, and return the exit code. Interrupting a suite that serves is
     no failure."""
     suites = [LocalSuite(part.settings) for part in parts]
@@ -255,6 +265,8 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Print the suite's addresses, and how to ask it."""
+    for refused in suite.refused:
+        click.echo(refused.line(), err=True)
     show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
@@ -266,7 +278,7 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
         addresses = {"endpoint": suite.endpoint, "http": suite.http, **places, "pids": pids}
         click.echo(json.dumps({**addresses, "logs": logs, "documents": suite.documents}))
         return
-    click.echo(f"serving at {suite.endpoint}")
+    click.echo(f"serving at {suite.http}")
     for name, place in places.items():
         click.echo(f"  {name:16} {place}")
     if suite.described is not None:
@@ -277,8 +289,19 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     if suite.documents:
         held = ", ".join(f"{count} at the {side}" for side, count in suite.documents.items())
         click.echo(f"documents: {held}")
+    click.echo(f"keeps: {kept_words(suite.settings.documents)}")
     click.echo(f"OpenAI-compatible API at {suite.http}/v1")
     click.echo(f"in a browser: {suite.http}")
     click.echo(f"chat: tandem chat --endpoint {suite.http}")
-    click.echo(f'ask: tandem generate --endpoint {suite.endpoint} "Why is the sky blue?"')
+    click.echo(f'ask: tandem generate --endpoint {suite.http} "Why is the sky blue?"')
     click.echo("stop: Ctrl-C")
+
+
+def kept_words(documents: SuiteDocuments | None) -> str:
+    """Return what the services keep of texts and documents, where, and for how long."""
+    texts = "prompts and answers in memory until Ctrl-C"
+    if documents is None:
+        return f"{texts}; nothing on disk"
+    if documents.folder is None:
+        return f"{texts}; the documents' texts in temporary files until then"
+    return f"{texts}; the documents' texts, with index, keys and values, in {documents.folder}"

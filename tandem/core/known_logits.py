@@ -7,8 +7,11 @@ own if no unknown token can be among those that are kept."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from tandem.core.default_sampling import DefaultSampling
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import Processors
@@ -34,6 +37,13 @@ def check_decidable(
             raise InvalidArgument(name, f"below 0 {lifted}")
     if any(bias > 0 for _, bias in processors.logit_bias):
         raise InvalidArgument("logit_bias", f"above 0 {lifted}")
+
+
+def decidable_defaults(defaults: DefaultSampling, *, known: int) -> DefaultSampling:
+    """Return the settings for requests that leave them open, such that `known` logits of a row
+    decide their tokens: most programs that speak OpenAI's API cannot name a `top_k`."""
+    top_k = defaults.top_k if defaults.top_k and defaults.top_k <= known else known
+    return replace(defaults, top_k=top_k, repetition_penalty=None)
 
 
 def check_row(

@@ -112,7 +112,8 @@ class GatewaySettings:
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `documents` are the device's, among
     which callers may then keep some; `embedding_aliases` are other names of the embedding model;
-    `model_defaults`: requests that name no sampling settings get those of the model's makers."""
+    `model_defaults`: requests that name no sampling settings get those of the model's makers;
+    `grpc_port` is told to who looks for the same suite over gRPC."""
 
     keys: Callable[[], KeyRing] | None = None
     keys_state: Callable[[], KeysFileState] | None = None
@@ -127,6 +128,7 @@ class GatewaySettings:
     documents: TenantDocuments | None = None
     embedding_aliases: tuple[str, ...] = ()
     model_defaults: bool = True
+    grpc_port: int | None = None
 
     @property
     def web_page(self) -> WebPage | None:
@@ -279,6 +281,7 @@ def make_routes(
 
 class AliveAnswer(Answer):
     status: Literal["ok"] = "ok"
+    grpc_port: int | None = Absent
 
 
 class ReadyAnswer(Answer):
@@ -403,7 +406,7 @@ class _Gateway:
 
     async def healthy(self) -> Response:
         """Return 200 while the process runs (liveness probe)."""
-        return json_response(AliveAnswer())
+        return json_response(AliveAnswer(grpc_port=self._settings.grpc_port))
 
     async def ready(self) -> Response:
         """Return whether an answer could be given now: the drafter and the cloud are reached, and

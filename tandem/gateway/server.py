@@ -145,8 +145,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = f"{host}:{port} cannot be listened on: {listen_words(error)}"
-        raise PortInUse(f"http: {why}") from error
+        raise PortInUse(f"{listen_words(error, host, port)} (http)") from error
 
 
 def _context(certificate: Path, key: Path) -> ssl.SSLContext:

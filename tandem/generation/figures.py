@@ -321,22 +321,18 @@ def plain_line(
 
 def _makers(figures: Mapping[str, Any]) -> list[str]:
     """Return which part of the tokens the small model made, which were repeated from the memory,
-    the prompt or the answer so far, and which were drafts of the cloud."""
-    tokens = figures["tokens"]
-
-    def share(accepted: int) -> str:
-        return f"{min(accepted, tokens) / max(1, tokens):.0%}"
-
-    made = []
+    the prompt or the answer so far, and which were drafts of the cloud; no part that rounds to
+    nothing."""
+    tokens = max(1, figures["tokens"])
     repeated = figures.get("accepted_memory_tokens") or 0  # an earlier version does not tell
-    by_model = max(0, figures["accepted"] - repeated)
-    if by_model or (figures["drafted"] and not repeated):
-        made.append(f"{share(by_model)} by the small model")
-    if repeated:
-        made.append(f"{share(repeated)} repeated from earlier text")
-    if figures.get("cloud_drafted"):
-        made.append(f"{share(figures['cloud_accepted'])} by drafts of the cloud")
-    return made or ["by the large model alone"]
+    made_by = {
+        "by the small model": max(0, figures["accepted"] - repeated),
+        "repeated from earlier text": repeated,
+        "by drafts of the cloud": figures["cloud_accepted"] if figures.get("cloud_drafted") else 0,
+    }
+    shares = {maker: round(100 * min(1, made / tokens)) for maker, made in made_by.items()}
+    shown = [f"{share}% {maker}" for maker, share in shares.items() if share]
+    return shown or ([] if figures["unverified"] else ["by the large model alone"])
 
 
 def _measured_alone(figures: Mapping[str, Any]) -> float | None:
@@ -358,8 +354,8 @@ def _speed(tpot_s: float) -> str:
 
 def _compared_with_alone(ratio: float) -> str:
     if f"{ratio:.1f}" == "1.0":
-        return "about as fast as the cloud alone"
-    return f"{ratio:.1f} times as fast as the cloud alone"
+        return "about as fast as the large model alone"
+    return f"{ratio:.1f} times as fast as the large model alone"
 
 
 def _warnings(figures: Mapping[str, Any]) -> list[str]:
@@ -416,7 +412,7 @@ def choice_line(figures: Mapping[str, Any]) -> str:
         return f"{preset.name}: the schedule that it begins with; {why}"
     alone, expected = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
     how = "measured" if choice["cloud_alone_measured"] else "estimated"
-    why = f"estimated at {expected} a token, against {alone} by the cloud alone ({how})"
+    why = f"estimated at {expected} a token, against {alone} by the large model alone ({how})"
     if choice["schedule"] in (CLOUD_ALONE, CLOUD_DRAFTS):
         why = f"drafts are estimated to take longer than its {alone} a token ({how})"
     by = f"acceptance {choice['acceptance_rate']:.0%}, round trip"

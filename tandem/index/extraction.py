@@ -23,6 +23,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
 from tandem.index.decoding import decoded_page, decoded_text
 from tandem.index.mail_text import mail_text
+from tandem.index.names import shown
 from tandem.index.office import docx_text, pptx_text, xlsx_text
 from tandem.index.page_text import page_text
 from tandem.index.pdf_columns import TextPlaces, by_columns
@@ -77,6 +78,10 @@ class Refusal:
 
     id: str
     why: str
+
+    def line(self) -> str:
+        """Return a line for a person; whoever wrote the document chose its name."""
+        return f"passed over {shown(self.id)}: {self.why}"
 
 
 def format_of(name: str) -> Format | None:

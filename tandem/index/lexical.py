@@ -33,12 +33,17 @@ TABLES = (
     "CREATE VIRTUAL TABLE word_place USING fts5vocab(word, instance)",
 )
 
+MOST_LEVELS = 1000
+"""Each time FTS5 writes its words anew it may take one level more. Of an index with 2,000 of them
+it reads nothing any more, and says that it is damaged."""
 DIGESTS = 2**64
 SATURATION = 1.2
 LENGTH_SHARE = 0.75
 """k1 and b of BM25, as FTS5 and Lucene have them."""
 
 Numbers = NDArray[np.int64]
+Chunks = Iterable[tuple[int, str]]
+"""Numbers and texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class StoredCollection:
     words: int
 
 
-def in_memory(chunks: Iterable[tuple[int, str]]) -> sqlite3.Connection:
+def in_memory(chunks: Chunks) -> sqlite3.Connection:
     """Return an index of words of these chunks that is kept nowhere; `close` it."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     for statement in TABLES:
@@ -81,7 +86,7 @@ def visible(database: sqlite3.Connection, tenant: str) -> list[StoredCollection]
 
 def add(
     database: sqlite3.Connection,
-    chunks: Iterable[tuple[int, str]],
+    chunks: Chunks,
     collection: Collection = OPERATORS,
 ) -> int:
     """Add chunks under new numbers; return their collection's number in the database."""
@@ -89,10 +94,7 @@ def add(
     database.execute(statement, (collection.name,))
     key = _key_of(database, collection)
     rows = [(number, words_of(text)) for number, text in chunks]
-    database.executemany(
-        "INSERT INTO word (rowid, words) VALUES (?, ?)",
-        [(number, _indexed(key, words)) for number, words in rows],
-    )
+    _index(database, key, rows)
     database.executemany(
         "INSERT INTO length (number, words) VALUES (?, ?)",
         [(number, len(words)) for number, words in rows],
@@ -103,7 +105,7 @@ def add(
 
 def remove(
     database: sqlite3.Connection,
-    chunks: Iterable[tuple[int, str]],
+    chunks: Chunks,
     collection: Collection = OPERATORS,
 ) -> None:
     """Remove chunks, with the texts that they were added with."""
@@ -117,9 +119,17 @@ def remove(
     _count(database, key, -len(rows), -sum(len(words) for _, words in rows))
 
 
-def erase(database: sqlite3.Connection) -> None:
-    """Write the words anew without those of removed chunks, which FTS5 keeps until then."""
-    database.execute("INSERT INTO word (word) VALUES ('optimize')")
+def erase(database: sqlite3.Connection, kept: Iterable[tuple[Chunks, Collection]]) -> None:
+    """Write the words anew without those of removed chunks, which FTS5 keeps until then. `kept` are
+    all others, with the texts that they were added with; they are read once in MOST_LEVELS times,
+    to begin with no level."""
+    if _levels(database) < MOST_LEVELS:
+        database.execute("INSERT INTO word (word) VALUES ('optimize')")
+        return
+    database.execute("INSERT INTO word (word) VALUES ('delete-all')")
+    for chunks, collection in kept:
+        rows = [(number, words_of(text)) for number, text in chunks]
+        _index(database, _key_of(database, collection), rows)
 
 
 def rank(
@@ -158,7 +168,7 @@ def digest(database: sqlite3.Connection) -> int:
     return sum(_digest(number, term) for number, term in rows) % DIGESTS
 
 
-def digest_of(chunks: Iterable[tuple[int, str]], collection: int) -> int:
+def digest_of(chunks: Chunks, collection: int) -> int:
     """Return what these chunks add to the `digest`."""
     return sum(
         _digest(number, f"{collection}:{word}")
@@ -169,6 +179,27 @@ def digest_of(chunks: Iterable[tuple[int, str]], collection: int) -> int:
 
 def _digest(number: int, term: str) -> int:
     return zlib.crc32(f"{number} {term}".encode())
+
+
+def _index(
+    database: sqlite3.Connection, collection: int, rows: Iterable[tuple[int, Sequence[str]]]
+) -> None:
+    database.executemany(
+        "INSERT INTO word (rowid, words) VALUES (?, ?)",
+        [(number, _indexed(collection, words)) for number, words in rows],
+    )
+
+
+def _levels(database: sqlite3.Connection) -> int:
+    """Return how many levels of segments FTS5's structure record says: after four bytes, a number
+    of seven bits a byte."""
+    (record,) = database.execute("SELECT block FROM word_data WHERE id = 10").fetchone()
+    levels = 0
+    for byte in record[4:]:
+        levels = levels << 7 | byte & 0x7F
+        if byte < 0x80:
+            break
+    return levels
 
 
 def _indexed(collection: int, words: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from tandem.index.folder import LOCK, FolderLock, make_private
 from tandem.index.owners import (
     OPERATOR,
     OPERATORS,
+    Collection,
     DocumentQuota,
     ListedDocument,
     OwnerUsage,
@@ -297,7 +298,7 @@ class SqliteStore:
         self._allow_changes()
         with errors_of(self._path):
             with transaction(self._writer):
-                lexical.erase(self._writer)
+                lexical.erase(self._writer, self._kept(self._writer))
             self._fold_log()
             self._writer.execute("PRAGMA incremental_vacuum").fetchall()
         self._fold_log()
@@ -442,8 +443,15 @@ class SqliteStore:
                 change.gone[collection].append((number, checksum))
             database.execute("DELETE FROM content WHERE first = ?", (first,))
         if gone and lexical.chunk_count(database) <= ERASED_AT_ONCE:
-            lexical.erase(database)
+            lexical.erase(database, self._kept(database))
         return len(gone)
+
+    def _kept(self, database: sqlite3.Connection) -> Iterator[tuple[lexical.Chunks, Collection]]:
+        """Yield the chunks of every content, one after the other."""
+        for (first,) in database.execute("SELECT first FROM content ORDER BY first"):
+            content = self._content(database, first)
+            if content is not None and content.spans:
+                yield numbered_chunks(first, content), content.collection
 
     def _content(self, database: sqlite3.Connection, first: int) -> Content | None:
         statement = f"SELECT {_CONTENT_COLUMNS} FROM content WHERE first = ?"

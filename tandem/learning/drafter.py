@@ -34,7 +34,10 @@ from tandem.specdec.choices import Acceptance
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, Drafted, EdgeRequest
 from tandem.specdec.logprobs import check_logprobs_available
+from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
 
 
 class DraftLearning(DraftHook):
@@ -81,6 +84,7 @@ class DraftLearning(DraftHook):
         self._learner: Learner | None = None
 
     def start(self, served: ServedEngine) -> None:
+        log.info("keeps answers to learn from", folder=str(self._folder))
         self._learner = Learner(
             served.thread,
             self._setup,

@@ -36,7 +36,7 @@ class LearningSettings(ServiceSettings):
         default=8,
         ge=0,
         le=MAX_TOP_LOGPROBS,
-        description="Likeliest tokens whose probabilities the cloud is asked for with each token of"
-        " an answer above temperature 0, to learn from them; 8 bytes each. 0: none.",
+        description="Top log-probabilities that are asked for with each sampled token, to learn"
+        " from; 8 bytes each. 0: none.",
         json_schema_extra={"group": "Learning"},
     )

@@ -10,7 +10,7 @@ import grpc
 from tandem.net.auth import RECHECK_S, BearerKey, KeyGuard, known_keys, own_key
 from tandem.net.keys_file import KeysFile
 from tandem.net.reloaded import BadFile, Reloaded
-from tandem.net.tls import TlsFiles, TlsIdentity
+from tandem.net.tls import PinnedService, TlsFiles, TlsIdentity
 from tandem.settings import ServiceSettings, SettingsError, variable_of
 
 Loaded = TypeVar("Loaded")
@@ -41,18 +41,26 @@ class ServerAccess:
 class ClientAccess:
     """Credentials of this process as a caller. Without an identity it calls over plain connections.
     The cloud is shown `cloud_key`, if there is one: a key that it sees must not open this side's
-    services."""
+    services. `cloud`: the one certificate that the cloud is known by."""
 
-    identity: TlsIdentity | None = None
+    identity: TlsIdentity | PinnedService | None = None
     key: Reloaded[str] | None = None
     cloud_key: Reloaded[str] | None = None
+    cloud: PinnedService | None = None
     _made: tuple[grpc.ChannelCredentials, grpc.ChannelCredentials] | None = field(
         default=None, repr=False
     )
 
     def to_cloud(self) -> "ClientAccess":
         """Return the credentials for the other side."""
-        return self if self.cloud_key is None else ClientAccess(self.identity, self.cloud_key)
+        if self.cloud_key is None:
+            return self
+        return ClientAccess(self.cloud or self.identity, self.cloud_key)
+
+    @property
+    def called(self) -> str:
+        """The name in the certificates of others; empty where it is that of their address."""
+        return "" if self.identity is None else self.identity.called
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """Return the same object until the certificate, not the key, changes; None: plain
@@ -85,20 +93,28 @@ def client_access(settings: ServiceSettings) -> ClientAccess:
     key = None if path is None else loaded("call_key_file", lambda: own_key(path))
     other = settings.cloud_key_file
     cloud_key = None if other is None else loaded("cloud_key_file", lambda: own_key(other))
-    return ClientAccess(identity, key, cloud_key)
+    pinned = settings.cloud_certificate
+    if pinned is None:
+        return ClientAccess(identity, key, cloud_key)
+    if cloud_key is None:
+        raise SettingsError(f"{variable_of('cloud_key_file')}: must be set with cloud_certificate")
+    cloud = loaded("cloud_certificate", lambda: PinnedService(pinned))
+    return ClientAccess(identity, key, cloud_key, cloud)
 
 
 def _identity(settings: ServiceSettings, key_field: str) -> TlsIdentity | None:
     """Return the TLS identity that the three TLS files make, or None without TLS. These files and
     the one of `key_field` are required; with `insecure` the latter may be left out, or all four.
     Raises SettingsError."""
-    required = [*_TLS_FIELDS, key_field]
+    keyed = key_field == "keys_file" and not settings.client_certificates
+    required = [*(_TLS_FIELDS[:2] if keyed else _TLS_FIELDS), key_field]
     missing = [field for field in required if getattr(settings, field) is None]
     if missing and not (settings.insecure and missing in ([key_field], required)):
         raise SettingsError(_complaint(missing, settings.insecure))
     if missing == required:
         return None
     certificate, key, ca = (getattr(settings, field) for field in _TLS_FIELDS)
+    ca = None if keyed else ca
     return loaded("tls_certificate", lambda: TlsIdentity(TlsFiles(certificate, key, ca)))
 
 

@@ -57,7 +57,8 @@ def open_channel(
 ) -> grpc.aio.Channel:
     """Return a channel of its own (no shared subchannels), so that closing it closes its
     connection. Without `access` it is plain. Where `target` stands for replicas, calls are spread
-    over them; each stays where it began. `name` is what the certificate of an address must say."""
+    over them; each stays where it began. `name` is what the certificate of an address must say,
+    where `access` does not know the one certificate."""
     options: Options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         # What is too large to send, the receiver refuses with RESOURCE_EXHAUSTED; a limit here
@@ -71,7 +72,7 @@ def open_channel(
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    if name:
+    if name := (access.called if access is not None else "") or name:
         options.append(("grpc.ssl_target_name_override", name))
     if is_replicated(target):
         options.append(("grpc.service_config", _BALANCED))

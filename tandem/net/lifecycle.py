@@ -8,6 +8,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from tandem.core.errors import TandemError
+from tandem.core.errors import TandemError, listen_words
 from tandem.net.access import ServerAccess
 from tandem.net.channels import Options, server_options
 from tandem.net.status import WholeMessages
@@ -213,11 +214,23 @@ def _listen(server: grpc.aio.Server, address: str, identity: TlsIdentity | None)
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, identity.server_credentials())
-    except RuntimeError as error:
-        raise PortInUse(f"{address} cannot be listened on; is the port in use?") from error
+    except RuntimeError:
+        port = 0
     if port == 0:
-        raise PortInUse(f"{address} cannot be listened on; is the port in use?")
+        host, _, wanted = address.rpartition(":")
+        why = port_fault(host.strip("[]"), int(wanted))
+        raise PortInUse(why or f"{address} cannot be listened on")
     return port
+
+
+def port_fault(host: str, port: int) -> str:
+    """Return why a server cannot listen there; empty if it can. gRPC does not say why."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        return listen_words(error, host, port)
+    return ""
 
 
 def stop_signal() -> asyncio.Event:

@@ -128,7 +128,7 @@ def _run(
     with ExitStack() as stack:
         if settings.metrics_port:
             stack.enter_context(_metrics_endpoint(settings, metrics))
-        opened = None if beside is None else partial(beside, settings, metrics)
+        opened = None if beside is None else partial(_opened, beside, settings, metrics)
         serving = _serve(
             settings,
             lambda: build(settings, metrics),
@@ -139,14 +139,20 @@ def _run(
         run_loop(serving)
 
 
+def _opened(
+    beside: Beside, settings: Settings, metrics: Metrics, service: Any, port: int
+) -> AbstractAsyncContextManager[str]:
+    """Return the door beside a service that listens on `port`, which may have been 0 before."""
+    return beside(settings.model_copy(update={"port": port}), metrics, service)
+
+
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
     host = settings.metrics_host
     port = settings.metrics_port
     try:
         return serve_metrics(metrics.registry, host, port)
     except OSError as error:
-        why = f"{host}:{port} cannot be listened on: {listen_words(error)}"
-        raise PortInUse(f"metrics: {why}") from error
+        raise PortInUse(f"{listen_words(error, host, port)} (metrics)") from error
 
 
 async def _serve(
@@ -154,7 +160,7 @@ async def _serve(
     build: Callable[[], Service],
     *,
     access: ServerAccess,
-    beside: Callable[[Any], AbstractAsyncContextManager[str]] | None,
+    beside: Callable[[Any, int], AbstractAsyncContextManager[str]] | None,
     loop_series: LoopSeries,
 ) -> None:
     with nothing_collected():
@@ -174,8 +180,9 @@ async def _serve(
     async with AsyncExitStack() as stack:  # a door beside it stays open while it drains
         lines = [f"listening {running.target}"]
         try:
-            if beside is not None and (line := await stack.enter_async_context(beside(service))):
-                lines.append(line)
+            if beside is not None:
+                line = await stack.enter_async_context(beside(service, running.port))
+                lines += [line] if line else []
         except BaseException:
             await running.drain(0.0)
             raise

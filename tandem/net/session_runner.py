@@ -213,7 +213,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         if reason is FinishReason.ERROR:
             if self._refusal is not None:
                 raise self._refusal
-            why = self._last_error or await self._diagnosis.answer() or "no sign of life"
+            why = self._last_error or await self._diagnosis.answer() or "no response"
             raise Unavailable(f"the cloud is lost: {why}")
 
     def _dispatch_from_stream(self, event: Callable[[], Sequence[Output]]) -> None:

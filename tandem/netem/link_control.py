@@ -110,9 +110,8 @@ class LinkControl:
                 self._accepted, _CONTROL_HOST, self._port, limit=_LINE_BYTES
             )
         except OSError as error:
-            where = f"{_CONTROL_HOST}:{self._port}"
-            why = f"cannot listen for control on {where}: {listen_words(error)}"
-            raise OSError(error.errno, why) from error
+            why = listen_words(error, _CONTROL_HOST, self._port)
+            raise OSError(error.errno, f"{why} (control)") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:

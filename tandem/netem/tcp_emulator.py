@@ -186,8 +186,7 @@ class TcpLinkEmulator:
                 port,
             )
         except OSError as error:
-            why = f"cannot listen on {host}:{port}: {listen_words(error)}"
-            raise OSError(error.errno, why) from error
+            raise OSError(error.errno, listen_words(error, host, port)) from error
 
     def _accepted(self, target: Address, near: Endpoint) -> None:
         self._connections += 1

@@ -313,7 +313,7 @@ class EngineThread:
             watchdog.passed(time.monotonic())
         except Exception as error:
             log.warning("the engine fails without a job", error=repr(error))
-            watchdog.failed(type(error).__name__, probe=True)
+            watchdog.failed(_words_of(error), probe=True)
         watchdog.ended()
 
     def _goes_on(self) -> bool:
@@ -441,7 +441,7 @@ class EngineThread:
         self._watchdog.ended()
         # Other errors of ours are the jobs' own faults.
         if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
-            self._watchdog.failed(type(error).__name__)
+            self._watchdog.failed(_words_of(error))
         if len(handles) > 1:
             for handle in handles:
                 self._pass([handle])
@@ -538,7 +538,7 @@ class EngineThread:
                 logits = one.begun.collect()
             except Exception as error:
                 if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
-                    self._watchdog.failed(type(error).__name__)
+                    self._watchdog.failed(_words_of(error))
                 self._end(one.handle, error)
             else:
                 self._watchdog.works()
@@ -637,3 +637,9 @@ def _fail(future: asyncio.Future[Any], why: Unavailable) -> None:
     if not future.done():
         future.set_exception(Unavailable(str(why), why.silent_s))
         future.exception()
+
+
+def _words_of(error: Exception) -> str:
+    """Return what callers may read of a failed pass: an engine's own words, and of a stranger's
+    error no more than its kind."""
+    return str(error) if isinstance(error, EngineFailed) else type(error).__name__

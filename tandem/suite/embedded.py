@@ -10,6 +10,7 @@ from typing import Self
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import LoadedModel
 from tandem.core.default_sampling import NO_DEFAULTS
+from tandem.index.extraction import Refusal
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkShape
@@ -42,7 +43,8 @@ class EmbeddedSuite:
     """Serves `pair` inside an asynchronous context; requests go to `target`. `link` emulates each
     direction between device and cloud; `emulator` changes and cuts that of drafter and verifier.
     `http` opens the HTTP API at `http_url`. `documents` allow answers from two sides. `memory`:
-    what the drafter remembers of texts; None: nothing."""
+    what the drafter remembers of texts; None: nothing.
+    `refused`: documents that could not be taken."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class EmbeddedSuite:
             "aggregator": Metrics(new_registry(), "device"),
         }
         self.target = self.drafter_target = self.verifier_target = self.http_url = ""
+        self.refused: list[Refusal] = []
         self._emulators: list[TcpLinkEmulator] = []
         self._services: tuple[Service, ...] = ()
 
@@ -138,6 +141,7 @@ class EmbeddedSuite:
             serve = partial(_serve, stack)
             sides = await serve_documents(stack, serve, self._documents, decoders)
             cloud = await self._through_link(stack, sides.cloud_aggregator)
+            self.refused = sides.refused
             addresses = {"retriever": sides.retriever, "cloud": cloud}
             settings = settings.model_copy(update=addresses)
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
@@ -173,7 +177,9 @@ class EmbeddedSuite:
         from tandem.gateway.server import HttpServer
 
         documents = aggregator.requests.documents if self._documents is not None else None
-        settings = GatewaySettings(documents=documents)
+        settings = GatewaySettings(
+            documents=documents, grpc_port=int(self.target.rpartition(":")[2])
+        )
         app = make_app(aggregator.requests, self.metrics["aggregator"], settings)
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.index.extraction import Refusal
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.lifecycle import Service
@@ -23,10 +24,12 @@ Serve = Callable[[Service], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class DocumentServices:
-    """Addresses of the device's retriever and of the cloud's aggregator."""
+    """Addresses of the device's retriever and of the cloud's aggregator, and the documents that
+    could not be taken."""
 
     retriever: str
     cloud_aggregator: str
+    refused: list[Refusal]
 
 
 async def serve_documents(
@@ -41,9 +44,11 @@ async def serve_documents(
         side: await serve(_retriever(side, folder / side, documents, decoder))
         for side, decoder in decoders.items()
     }
-    await fill(documents, retrievers)
+    filled = await fill(documents, retrievers)
     cloud = await serve(_aggregator(decoders["cloud"], retrievers["cloud"]))
-    return DocumentServices(retrievers["device"], cloud)
+    return DocumentServices(
+        retriever=retrievers["device"], cloud_aggregator=cloud, refused=filled.refused
+    )
 
 
 def _aggregator(decoder: str, retriever: str) -> AggregatorServicer:

@@ -16,6 +16,7 @@ from typing import Any, Self
 from tandem.backends.model_source import ModelChoice, is_gguf
 from tandem.core.errors import TandemError
 from tandem.generation.client import AggregatorClient
+from tandem.index.extraction import Refusal
 from tandem.net.status import Rejected
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_group import LinkGroup
@@ -57,6 +58,16 @@ SETTINGS: Mapping[str, type[ServiceSettings]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteCloud:
+    """A verifier on another machine: the one certificate that it may show, and the file with the
+    key that it accepts."""
+
+    address: str
+    certificate: Path
+    key_file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class LocalSuiteSettings:
     """Settings of a local suite. `port` is the aggregator's and `http_port` its HTTP API's, 0 for a
     free one; `metrics_port` the aggregator's too, and the other services have the next ones, 0 for
@@ -84,6 +95,8 @@ class LocalSuiteSettings:
     """Sampling settings of HTTP requests that name none: the aggregator's setting."""
     remembers: bool = False
     """Whether the drafter remembers texts, to draft from."""
+    cloud: RemoteCloud | None = None
+    """A verifier to call instead of starting one; of `target` the tokenizer alone is then used."""
 
 
 class LocalSuite:
@@ -96,6 +109,7 @@ class LocalSuite:
         self.control: LinkControl | None = None
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
+        self.refused: list[Refusal] = []
         self.described: DescribeResponse | None = None
         """What the aggregator says of both models, once it can answer."""
         self.http = ""
@@ -168,14 +182,16 @@ class LocalSuite:
             await asyncio.gather(*waits)
         if settings.documents is not None:
             addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
-            self.documents = await fill(settings.documents, addresses)
+            filled = await fill(settings.documents, addresses)
+            self.documents, self.refused = filled.counts, filled.refused
 
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """Return the flags of each service; opens the emulated links."""
         settings = self.settings
         free = free_ports(len(PORTS) + settings.verifiers - 1)
         ports = dict(zip(PORTS, free, strict=False))
-        clouds = (ports["verifier"], *free[len(PORTS) :])
+        remote = settings.cloud
+        clouds = () if remote is not None else (ports["verifier"], *free[len(PORTS) :])
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
         flags: dict[str, dict[str, object]] = {
@@ -193,6 +209,12 @@ class LocalSuite:
                 **({} if settings.remembers else {"memory-tokens": 0}),
             },
         }
+        if remote is not None:
+            flags["drafter"] |= {
+                "verifier": remote.address,
+                "cloud-certificate": remote.certificate,
+                "cloud-key-file": remote.key_file,
+            }
         for number, port in enumerate(clouds, start=1):
             name = "verifier" if number == 1 else f"{number}-verifier"
             target = _model_flags(settings.target)

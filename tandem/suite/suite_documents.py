@@ -3,7 +3,7 @@ Invariant: a document that is stored already is not stored again: filling at eac
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -93,32 +93,49 @@ def kept_kv_flags(documents: SuiteDocuments) -> dict[str, dict[str, object]]:
     }
 
 
-async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> dict[str, int]:
-    """Give each side its documents; returns how many each has. Raises TandemError for one that was
-    refused: no suite starts with less than it was given."""
-    filling = (_fill_side(documents.of(side), addresses[side]) for side in SIDES)
-    counts = await asyncio.gather(*filling)
-    return dict(zip(SIDES, counts, strict=True))
+@dataclass(slots=True)
+class Filled:
+    """How many documents each side has, and what could not be read or taken."""
+
+    counts: dict[str, int]
+    refused: list[Refusal] = field(default_factory=list)
 
 
-async def _fill_side(paths: Iterable[Path], address: str) -> int:
+async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> Filled:
+    """Give each side its documents, but for damaged ones. Raises TandemError where that leaves a
+    side none of what it was given."""
+    filling = (_fill_side(side, documents.of(side), addresses[side]) for side in SIDES)
+    filled = Filled({})
+    for each in await asyncio.gather(*filling):
+        filled.counts |= each.counts
+        filled.refused += each.refused
+    return filled
+
+
+async def _fill_side(side: str, paths: Iterable[Path], address: str) -> Filled:
+    refused: list[Refusal] = []
     try:
         async with RetrieverClient(address) as client:
-            async for answer in client.ingest(_uploads(paths), INGEST_TIMEOUT_S):
-                if answer.reason:  # it was refused
-                    raise TandemError(f"{answer.document_id}: {answer.reason}")
-            return int((await client.stats()).documents)
+            async for answer in client.ingest(_uploads(paths, refused), INGEST_TIMEOUT_S):
+                if answer.reason:
+                    refused.append(Refusal(answer.document_id, answer.reason))
+            count = int((await client.stats()).documents)
     except Rejected as error:
         raise TandemError(f"retriever at {address}: {error.code.name} {error}") from error
+    if refused and not count:
+        raise TandemError(f"none of the {side}'s documents can be read; {refused[0].line()}")
+    return Filled({side: count}, refused)
 
 
-def _uploads(paths: Iterable[Path]) -> Iterator[Upload]:
-    """Yield the documents, named by their paths below `paths`."""
+def _uploads(paths: Iterable[Path], refused: list[Refusal]) -> Iterator[Upload]:
+    """Yield the documents, named by their paths below `paths`; what cannot be read goes to
+    `refused`."""
     for path in paths:
         root = path if path.is_dir() else path.parent
         selection = files_below([path])
         for source in chain(selection.unread, read_sources(selection.files)):
             if isinstance(source, Refusal):
-                raise TandemError(f"{source.id}: {source.why}")
+                refused.append(source)
+                continue
             name = source.upload.id.removeprefix(f"{root.as_posix()}/")
             yield replace(source.upload, id=name)

@@ -7,10 +7,12 @@ It takes token ids alone and has no tokenizer; everything else of the two routes
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -31,7 +33,11 @@ class FakeServer:
     probs: Distribution
     vocabulary_size: int
     dialect: str = "vllm"
+    """Or sglang; whoever speaks another one has neither's routes."""
     model: str = "fake"
+    root: str | None = None
+    """Where it says that it has the model from."""
+    more_models: tuple[str, ...] = ()
     context_length: int = 4096
     max_logprobs: int = 20
     pass_s: float = 0.0
@@ -47,7 +53,15 @@ class FakeServer:
     asked: list[dict[str, Any]] = field(default_factory=list)
     streams_left: int = 0
     """Streams whose client went away before their end."""
+    tls: ssl.SSLContext | None = None
+    connections: set[socket.socket] = field(default_factory=set)
     url: str = ""
+
+    def hang_up(self) -> None:
+        """Close all connections, as a server does that begins anew."""
+        for connection in list(self.connections):
+            with suppress(OSError):  # the client was quicker
+                connection.shutdown(socket.SHUT_RDWR)
 
     def top(self, context: tuple[int, ...], count: int) -> list[tuple[int, float]]:
         """Return the likeliest tokens after a text, with their log-probabilities."""
@@ -68,7 +82,14 @@ def serving(server: FakeServer) -> Iterator[FakeServer]:
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
-    server.url = f"http://127.0.0.1:{http.server_address[1]}"
+    scheme = "http"
+    if server.tls is not None:
+        scheme = "https"
+        # Shaken by the thread of a connection, not by the one that accepts them all.
+        http.socket = server.tls.wrap_socket(
+            http.socket, server_side=True, do_handshake_on_connect=False
+        )
+    server.url = f"{scheme}://127.0.0.1:{http.server_address[1]}"
     thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -83,14 +104,25 @@ class _Handler(BaseHTTPRequestHandler):
     fake: FakeServer
     protocol_version = "HTTP/1.1"
 
+    def setup(self) -> None:
+        super().setup()
+        self.fake.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.fake.connections.discard(self.connection)
+        super().finish()
+
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
     def do_GET(self) -> None:  # the base class's name
         fake = self.fake
-        if self.path == "/v1/models":
-            entry = {"id": fake.model, "object": "model", "max_model_len": fake.context_length}
-            self._answer(200, {"object": "list", "data": [entry]})
+        if self.path == "/v1/models" and not self._has_key():
+            self._answer(401, {"error": "Unauthorized"})
+        elif self.path == "/v1/models":
+            about = {"object": "model", "max_model_len": fake.context_length, "root": fake.root}
+            entries = [{"id": name, **about} for name in (fake.model, *fake.more_models)]
+            self._answer(200, {"object": "list", "data": entries})
         elif self.path == "/server_info" and fake.dialect == "sglang":
             self._answer(200, {"context_length": fake.context_length})
         else:
@@ -102,10 +134,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/tokenize" and fake.tokenize is not None:
             self._answer(200, {"tokens": fake.tokenize(body["prompt"])})
             return
-        route = {"vllm": "/v1/completions", "sglang": "/generate"}[fake.dialect]
+        route = {"vllm": "/v1/completions", "sglang": "/generate"}.get(fake.dialect)
         if self.path != route:
             self._answer(404, {"detail": "Not Found"})
-        elif fake.key and self.headers["Authorization"] != f"Bearer {fake.key}":
+        elif not self._has_key():
             self._answer(401, {"error": "Unauthorized"})
         elif fake.status != 200 and fake.refusals:
             fake.refusals -= 1
@@ -115,6 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             fake.asked.append(body)
             (self._vllm if fake.dialect == "vllm" else self._sglang)(body)
+
+    def _has_key(self) -> bool:
+        key = self.fake.key
+        return not key or self.headers["Authorization"] == f"Bearer {key}"
 
     def _vllm(self, body: Mapping[str, Any]) -> None:
         fake = self.fake

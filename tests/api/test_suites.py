@@ -216,7 +216,7 @@ async def test_a_running_suite_and_its_refusals() -> None:
     ("endpoint", "options", "field"),
     [
         ("127.0.0.1", {}, "endpoint"),
-        ("http://127.0.0.1:8000", {}, "endpoint"),
+        ("ftp://127.0.0.1:8000", {}, "endpoint"),
         ("cloud.example:50050", {}, "tls_ca"),
         ("127.0.0.1:1", {"tls_ca": "ca.crt", "tls_key": "x"}, "tls_certificate"),
         ("127.0.0.1:1", {"tls_ca": "no", "tls_certificate": "no", "tls_key": "no"}, "tls_"),

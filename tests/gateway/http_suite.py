@@ -15,7 +15,7 @@ from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.http import http_door
+from tandem.services.aggregator.http import serve_http
 from tandem.text import Tokenizer
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
@@ -79,7 +79,7 @@ async def http_suite(
         tokenizer=tokenizer,
         memory=memory,
     ) as suite:
-        door = http_door(configured, suite.front_metrics, suite.front)
+        door = serve_http(configured, suite.front_metrics, suite.front)
         async with (
             door as words,
             httpx2.AsyncClient(

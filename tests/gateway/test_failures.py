@@ -188,7 +188,7 @@ async def test_callers_who_send_no_request_are_cut_off_and_others_are_not() -> N
 async def test_a_port_that_is_taken_is_named() -> None:
     app = make_app(Breaking(RuntimeError()), Metrics(new_registry(), "device"), GatewaySettings())
     async with HttpServer(app, "127.0.0.1", 0) as server:
-        with pytest.raises(PortInUse, match=f"http: 127.0.0.1:{server.port}"):
+        with pytest.raises(PortInUse, match=f"^port {server.port} is in use: "):
             HttpServer(app, "127.0.0.1", server.port)
     with pytest.raises(httpx2.ConnectError):
         async with httpx2.AsyncClient() as http:

@@ -20,7 +20,7 @@ from tandem.net.access_keys import key_line
 from tandem.net.scopes import Scope
 from tandem.net.tls import TlsFiles
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.http import http_certificate, http_door
+from tandem.services.aggregator.http import http_certificate, serve_http
 from tandem.settings import SettingsError
 from tandem.telemetry.logging import configure_logging
 from tests.gateway.http_suite import TIMEOUT_S, chat_body
@@ -45,7 +45,7 @@ async def served(settings: AggregatorSettings) -> AsyncIterator[str]:
     """With its address."""
     async with (
         scripted_suite(settings=settings) as suite,
-        http_door(settings, suite.front_metrics, suite.front) as words,
+        serve_http(settings, suite.front_metrics, suite.front) as words,
     ):
         yield words.removeprefix("http ")
 
@@ -104,7 +104,7 @@ async def test_a_door_that_is_left_by_an_error_leaves_no_task() -> None:
     settings = AggregatorSettings(http_port=0, insecure=True)
     async with scripted_suite(settings=settings) as suite:
         with pytest.raises(ZeroDivisionError):
-            async with http_door(settings, suite.front_metrics, suite.front):
+            async with serve_http(settings, suite.front_metrics, suite.front):
                 raise ZeroDivisionError
         await asyncio.sleep(0)
         left = [str(task.get_coro()) for task in asyncio.all_tasks()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 
+import tandem.gateway
 from tandem.gateway.openai_answer import ChatCompletion, ChatCompletionChunk
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
@@ -134,3 +135,14 @@ async def test_documents_are_taken_where_that_is_set_and_there_is_a_retriever() 
         answer = await suite.post(path, document)
         assert answer.status_code == 503
         assert "no retriever" in answer.json()["error"]["message"]
+
+
+def test_the_codes_that_the_page_knows_are_those_of_errors() -> None:
+    """Of the server's, or of the page's own."""
+    gateway = Path(tandem.gateway.__file__).parent
+    scripts = "".join(path.read_text() for path in gateway.glob("page/*.mjs"))
+    compared = re.compile(r'\bcode === "(\w+)"')
+    known = set(compared.findall(scripts))
+    assert "upstream_auth_failed" in known
+    sources = "".join(path.read_text() for path in gateway.glob("*.py"))
+    assert known <= set(re.findall(r'"(\w+)"', sources + compared.sub("", scripts)))

@@ -74,14 +74,15 @@ def answer_with(
 
     def fulfill(route: Route) -> None:
         asked.append(json.loads(str(route.request.post_data)))
-        route.fulfill(content_type="text/event-stream", body=_stream(pieces, ends, figures))
+        route.fulfill(content_type="text/event-stream", body=stream_of(pieces, figures, ends))
 
     page.unroute(CHAT_PATH)
     page.route(CHAT_PATH, fulfill)
     return asked
 
 
-def _stream(pieces: Sequence[str], ends: bool, more: dict[str, Any]) -> str:
+def stream_of(pieces: Sequence[str], more: dict[str, Any], ends: bool = True) -> str:
+    """What a server sends for an answer of these pieces, and `more` figures at its end."""
     events = []
     for piece in pieces:
         made = [{"source": "draft", "text": piece}]

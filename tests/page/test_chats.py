@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.page.person import (
+    CHAT_PATH,
     PICTURED,
     QUESTION,
     answer_with,
@@ -19,7 +20,9 @@ from tests.page.person import (
     ended,
     picture,
     show_tokens,
+    stream_of,
     text_of,
+    unfold,
 )
 
 pytestmark = pytest.mark.timeout(300)
@@ -90,7 +93,12 @@ def test_the_last_answer_is_given_again_with_another_seed(page: Page) -> None:
     expect(page.locator(".answer")).to_have_count(2)
     seeds = {each["seed"] for each in asked}
     assert len(seeds) == 2
-    assert f"seed {asked[1]['seed']}" not in page.locator(".answer").nth(1).inner_text()
+    header = page.locator(".answer header").nth(1)
+    assert "seed" not in header.inner_text(), "nobody asked for one"
+    unfold(page, "More settings")
+    page.get_by_label("Seed").fill("7")
+    page.get_by_role("button", name="Answer again").click()
+    expect(page.locator(".answer header").nth(1)).to_contain_text("seed 7")
 
 
 def test_chats_are_kept_opened_and_deleted(page: Page) -> None:
@@ -351,7 +359,7 @@ def test_three_methods_are_explained_and_the_others_can_be_chosen(page: Page) ->
     assert page.get_by_role("radio", name="Automatic").is_checked()
     expect(page.get_by_label("Preset")).to_be_hidden()
     asked = answer_with(page, "one")
-    page.get_by_role("radio", name="Cloud alone").check()
+    page.get_by_role("radio", name="Large model alone").check()
     ended(ask(page))
     assert asked[-1]["tandem"]["preset"] == "ar"
     assert page.get_by_label("Preset").input_value() == "ar"
@@ -370,24 +378,68 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=1, choice=choice)
     answer = ended(ask(page))
     plain = "50 tokens/s · 25 % by the small model"
-    estimate = " · about 2.5 × the speed of the cloud alone (estimated)"
+    estimate = " · about 2.5 × the speed of the large model alone (estimated)"
     expect(answer.locator("p.plain")).to_have_text(plain + estimate)
     show_tokens(page)
     expect(answer.get_by_text("because of how many drafts were accepted")).to_be_visible()
     expect(answer.get_by_text("Estimated per token: 25 ms")).to_be_visible()
-    expect(answer.get_by_text("by the cloud alone: 50 ms (measured earlier)")).to_be_visible()
+    expect(answer.get_by_text("by the large model alone: 50 ms (measured earlier)")).to_be_visible()
     # Beside the cloud alone the two are compared as they were.
     answer_with(page, "one ", "two", preset="ar", tpot_s=0.01, accepted=0)
-    page.get_by_role("button", name="Run again with the cloud alone").click()
-    expect(answer.get_by_text("Per token: 20 ms by coupled, 10 ms by ar.")).to_be_visible()
+    page.get_by_role("button", name="Compare with the large model alone").click()
+    expect(answer.get_by_text("The texts are the same.")).to_be_visible()
     expect(answer.locator("p.plain")).to_have_text(plain)
     # What was drafted from earlier text is not the small model's.
     answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=3, accepted_memory_tokens=2)
     said = "50 tokens/s · 25 % by the small model · 50 % repeated from earlier text"
     expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
+    # A share that rounds to nothing is none.
+    answer_with(page, "one", tpot_s=0.02, tokens=300, accepted=2, cloud_drafted=9, cloud_accepted=1)
+    said = "50 tokens/s · 1 % by the small model"
+    expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
     # What has no part of the small model is no faster for it.
     answer_with(page, "one ", "two", tpot_s=0.02, accepted=0, choice=choice)
-    expect(ended(ask(page)).locator("p.plain")).to_have_text("50 tokens/s · 0 % by the small model")
+    expect(ended(ask(page)).locator("p.plain")).to_have_text(
+        "50 tokens/s · by the large model alone"
+    )
+
+
+def test_a_comparison_is_of_turns_without_memory_and_says_whether_drafts_paid(page: Page) -> None:
+    answer_with(page, "one ", "two", tpot_s=0.02, tokens=40)
+    answer = ended(ask(page))
+    asked: list[dict[str, Any]] = []
+    choice = {
+        **{"schedule": "rounds of 8", "reason": "acceptance", "decisions": 2},
+        **{"expected_tpot_s": 0.025, "cloud_alone_tpot_s": 0.05, "cloud_alone_measured": True},
+        **{"acceptance_rate": 0.9, "target_pass_s": 0.04, "round_trip_s": 0.05},
+        **{"draft_step_s": 0.01, "per_draft_token_s": 0.02},
+    }
+
+    def fulfill(route: Route) -> None:
+        body = json.loads(str(route.request.post_data))
+        asked.append(body)
+        is_alone = body["tandem"]["preset"] == "ar"
+        own = {"preset": "coupled", "tpot_s": 0.05 + 0.01 * len(asked), "choice": choice}
+        alone = {"preset": "ar", "tpot_s": 0.04, "drafted": 0, "accepted": 0}
+        figures = {"tokens": 40, "target_passes": 40, **(alone if is_alone else own)}
+        route.fulfill(content_type="text/event-stream", body=stream_of(["one ", "two"], figures))
+
+    page.unroute(CHAT_PATH)
+    page.route(CHAT_PATH, fulfill)
+    page.get_by_role("button", name="Compare with the large model alone").click()
+    said = answer.locator("p.note", has_text="The texts are the same.")
+    expect(said).to_have_text(
+        "The texts are the same. Per token: 80 ms (70 ms to 110 ms) by coupled,"
+        " 40 ms (40 ms to 40 ms) by ar. Drafts did not pay here: 0.50 × as fast (0.36 to 0.57)."
+        " The link’s round trip takes as long as 1.25 passes of the large model."
+    )
+    presets = [body["tandem"]["preset"] for body in asked]
+    assert presets == ["ar", "coupled", "coupled", "ar", "ar", "coupled"]
+    assert all(body["tandem"]["no_memory"] for body in asked)
+    assert len({body["seed"] for body in asked}) == 1
+    assert page.locator(".answer").count() == 2
+    page.reload()  # it is kept with the chat
+    expect(page.get_by_text("Drafts did not pay here")).to_be_visible()
 
 
 def test_the_figures_say_whether_a_text_is_the_large_model_s_bit_for_bit(page: Page) -> None:

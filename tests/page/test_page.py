@@ -88,15 +88,15 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
     choose(page, temperature=1 if pictures is None else 0.7)
     answer = ended(ask(page, PICTURED))
     picture(page, pictures, "page")
-    page.get_by_role("button", name="Run again with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     other = page.locator(".answer").nth(1)
-    expect(other.get_by_role("heading")).to_have_text("ar: the cloud alone")
+    expect(other.get_by_role("heading")).to_have_text("ar: the large model alone")
     ended(other)
     expect(answer.get_by_text("The texts are the same.")).to_be_visible()
     assert text_of(answer) == text_of(other)
     assert all(float(each[:-2]) > 0 for each in page.locator(".clock").all_text_contents())
     show_text(page)
-    expect(answer.get_by_text("The texts are the same.")).to_be_visible()
+    expect(answer.get_by_text("× as fast")).to_be_visible()
     picture(page, pictures, "page-compared")
 
 
@@ -292,7 +292,7 @@ def test_axe_finds_nothing(page: Page, scheme: str, pictures: Path | None) -> No
     if scheme == "dark":
         picture(page, pictures, "page-dark")
     assert found() == ""
-    page.get_by_role("button", name="Run again with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     ended(page.locator(".answer").nth(1))
     assert found() == ""
 
@@ -315,7 +315,7 @@ def test_narrow_and_magnified_pages_need_no_sideways_scrolling(
     page.get_by_role("button", name="Close").click()
     expect(page.locator("dialog[open]")).to_have_count(0)  # nothing can be typed behind one
     answer = ended(ask(page, PICTURED))
-    page.get_by_role("button", name="Run again with the cloud alone").click()
+    page.get_by_role("button", name="Compare with the large model alone").click()
     ended(page.locator(".answer").nth(1))
     answer.get_by_role("option").nth(1).hover()
     assert overflow() == 0
@@ -332,5 +332,5 @@ def test_everything_can_be_reached_by_the_tab_key(page: Page) -> None:
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent.trim().slice(0, 12)"))
         reached.add(page.evaluate("document.activeElement.getAttribute('role') ?? ''"))
-    names = {"New chat", "Markdown", "Edit", "listbox", "Copy", "Answer again", "Run again wi"}
+    names = {"New chat", "Markdown", "Edit", "listbox", "Copy", "Answer again", "Compare with"}
     assert names | {"All methods"} <= {each.strip() for each in reached}

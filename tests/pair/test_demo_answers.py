@@ -1,4 +1,4 @@
-"""What `make run` answers from the demo's documents is what these say."""
+"""What `tandem up --try` answers from the demo's documents is what these say."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

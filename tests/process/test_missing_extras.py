@@ -16,6 +16,8 @@ import pytest
 from tandem.cli import SERVICES, main
 from tandem.core.extras import EXTRA_OF, EXTRAS
 from tandem.demo import demo_folder
+from tandem.testing.remote_server import FakeServer, serving
+from tandem.testing.scripted import scripted_probs
 from tests.process.running_suite import TIMEOUT_S
 from tests.process.wheel_environment import (
     ENV,
@@ -29,6 +31,7 @@ from tests.process.wheel_environment import (
     required_by,
 )
 from tests.unit.index.written_office import docx, paragraph, run
+from tools.write_gguf import write_gguf
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -119,6 +122,16 @@ def engine_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
     return install_wheel(wheel, folder, packages)
 
 
+def test_local_answers_with_a_gguf_file_and_has_no_torch(wheel: Path, tmp_path: Path) -> None:
+    names = names_with_all_they_need(required_by("local"))
+    assert not {"torch", "transformers", "tokenizers"} & names
+    local = install_wheel(wheel, tmp_path, linked(names, tmp_path / "packages"))
+    model = write_gguf(demo_folder("demo-draft"), tmp_path / "made.gguf", kind="Q8_0")
+    answered = local.run("tandem", "generate", "--target", str(model), "hello", "--max-tokens", "8")
+    assert answered.returncode == 0, answered.stderr
+    assert answered.stdout.strip()
+
+
 def test_the_base_has_neither_torch_nor_a_server(base: Installed) -> None:
     """So that what follows tells something."""
     program = """
@@ -152,6 +165,24 @@ def test_every_command_of_a_base_installation_works_or_names_the_extra(base: Ins
         else:
             assert (exit_code, stderr) == (0, ""), (command, stdout, stderr)
     assert "Casa Azul" in outcomes[[*IN_A_BASE_INSTALLATION].index("search Lisbon")][1]
+
+
+def test_a_target_on_another_server_needs_no_torch(
+    wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All of `tandem generate` with drafts that are looked up, in one process."""
+    names = names_with_all_they_need(required_by("remote"))
+    packages = linked(names, tmp_path_factory.mktemp("remote") / "packages")
+    assert not (packages / "torch").exists()
+    installed = install_wheel(wheel, tmp_path, packages)
+    probs = scripted_probs(1, 4096, sharpness=9.0)
+    with serving(FakeServer(probs, 4096)) as fake:
+        target = f"{demo_folder('demo-target')}@{fake.url}"
+        asked = ("--raw", "--prompt", "A list is", "--max-tokens", "8", "--temperature", "0")
+        ended = installed.run("tandem", "generate", *asked, "--target", target)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip()
+    assert fake.asked
 
 
 def test_doctor_of_a_base_installation_names_the_extra(base: Installed) -> None:

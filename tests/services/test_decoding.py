@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from tandem.backends.interface import ForwardRequest
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.specdec.messages import GoingAway, Pong

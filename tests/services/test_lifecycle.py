@@ -232,6 +232,6 @@ async def test_a_port_in_use_is_refused() -> None:
         servicer = VerifierServicer(
             target_engine(), VerifierLimits(), Metrics(new_registry(), "cloud")
         )
-        with pytest.raises(PortInUse, match=f"{suite.verifier.port} cannot be listened on"):
+        with pytest.raises(PortInUse, match=f"^port {suite.verifier.port} is in use: "):
             await started(servicer, suite.verifier.port)
         await servicer.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.prompt import Turn
 from tandem.demo import demo_folder
 from tandem.net.reloaded import BadFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,6 +32,11 @@ from tests.services.scripted_suite import (
     Suite,
     scripted_suite,
     target_engine,
+)
+from tests.unit.backends.remote.test_remote_engine import (
+    not_numbers,
+    other_vocabulary,
+    without_rows,
 )
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
@@ -137,6 +142,17 @@ async def test_what_the_server_does_not_tell_enough_for_is_refused(
             assert not fake.asked
 
 
+@pytest.mark.parametrize("preset", ["mc-dsd", "split"])
+async def test_presets_that_need_more_of_the_target_than_rows_are_refused(preset: str) -> None:
+    with serving(FakeServer(PROBS, VOCABULARY)) as fake:
+        async with suite_at(fake) as suite:
+            assert {*PRESETS} - {*able(suite)} == {"mc-dsd", "split"}
+            with pytest.raises(Rejected, match="of the target model") as refused:
+                await suite.client.generate(asked(preset, GREEDY))
+            assert refused.value.code.name == "FAILED_PRECONDITION"
+            assert not fake.asked
+
+
 async def test_a_server_that_is_busy_for_a_moment_costs_no_text(fake: FakeServer) -> None:
     (expected,) = await texts_here(GREEDY, ("ar",))
     async with suite_at(fake) as suite:
@@ -159,6 +175,55 @@ async def test_a_server_that_fails_never_gives_another_text(fake: FakeServer, pr
         answer = await suite.client.generate(asked(preset, GREEDY, seed=3))
         assert answer.token_ids == expected
         await suite.idle()
+
+
+def faulty(fault: Callable[[Any], Any]) -> dict[str, Any]:
+    return {"corrupt": fault}
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "key": ({"key": "another"}, "UNAVAILABLE", "refuses the key"),
+    "error": ({"status": 500}, "UNAVAILABLE", "answers 500: come again"),
+    "redirect": ({"status": 307, "location": "http://127.0.0.1:9"}, "UNAVAILABLE", "not followed"),
+    "busy": ({"status": 429, "retry_after": "0.05"}, "RESOURCE_EXHAUSTED", "is busy"),
+    "busy long": ({"status": 503, "retry_after": "30"}, "RESOURCE_EXHAUSTED", "try again in 30 s"),
+    "NaN": (faulty(not_numbers), "UNAVAILABLE", "answers nonsense: nan is no log-probability"),
+    "no rows": (faulty(without_rows), "UNAVAILABLE", "answers nonsense"),
+    "vocabulary": (faulty(other_vocabulary), "UNAVAILABLE", "that the vocabulary does not have"),
+}
+"""What the server does, the status and the words that the caller reads."""
+
+
+@pytest.mark.parametrize("preset", ["ar", "coupled"])
+@pytest.mark.parametrize("name", FAULTS)
+async def test_each_fault_has_a_status_that_says_it_and_the_server_s_address_stays_here(
+    name: str, preset: str
+) -> None:
+    fault, code, words = FAULTS[name]
+    with serving(FakeServer(PROBS, VOCABULARY)) as fake:
+        async with suite_at(fake) as suite:
+            for field, value in fault.items():
+                setattr(fake, field, value)
+            with pytest.raises(Rejected, match=words) as refused:
+                await suite.client.generate(asked(preset, GREEDY, seed=3))
+            assert refused.value.code.name == code
+            assert fake.url not in str(refused.value)
+
+
+@pytest.mark.parametrize("preset", ["ar", "coupled"])
+async def test_a_server_that_restarts_within_an_answer_costs_no_token(
+    fake: FakeServer, preset: str
+) -> None:
+    (expected,) = await texts_here(GREEDY, ("ar",))
+    fake.pass_s = 0.02
+    async with suite_at(fake) as suite:
+        answer = asyncio.create_task(suite.client.generate(asked(preset, GREEDY, seed=3)))
+        while len(fake.asked) < 1:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not answer.done()
+        fake.hang_up()
+        assert (await answer).token_ids == expected
 
 
 async def test_a_caller_that_leaves_frees_the_server_s_slot(fake: FakeServer) -> None:

@@ -17,7 +17,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.http import http_door
+from tandem.services.aggregator.http import serve_http
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -74,7 +74,7 @@ async def traced_suite(spans: InMemorySpanExporter, sample: float = 1.0) -> Asyn
     try:
         async with (
             AggregatorClient(aggregator.target) as client,
-            http_door(settings, front, servicer) as words,
+            serve_http(settings, front, servicer) as words,
         ):
             yield Traced(client, words.removeprefix("http "))
     finally:
@@ -161,7 +161,7 @@ async def test_an_answer_from_two_sides_is_one_trace(tmp_path: Path) -> None:
         assert searches[f"tandem-{side}-retriever"] == attributes
 
 
-async def test_a_trace_goes_on_through_the_http_door() -> None:
+async def test_a_trace_goes_on_through_the_serve_http() -> None:
     exporter = InMemorySpanExporter()
     body = {"model": "scripted", "prompt": PROMPT, "max_tokens": 4}
     async with traced_suite(exporter) as suite, httpx2.AsyncClient(base_url=suite.url) as http:

@@ -21,7 +21,8 @@ from lab.bench.two_sided.dragon_corpus import (
 )
 from lab.bench.two_sided.dragon_quality import perplexities
 from lab.training.demo_pair.corpus import is_held_out
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 
 COUNTS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16)
 QUICK_COUNTS = (0, 1, 2, 4)

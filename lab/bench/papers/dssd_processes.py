@@ -26,7 +26,7 @@ from lab.bench.papers.process_runs import (
     shared_distributions,
 )
 from lab.bench.papers.testbed import Testbed
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.probs import SamplingParams
 
 PROMPT_TOKENS = 128

@@ -27,7 +27,8 @@ from lab.bench.harness.workload import (
 )
 from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures, cache_miss_rate
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop

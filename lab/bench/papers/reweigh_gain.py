@@ -28,7 +28,8 @@ from lab.bench.two_sided.dragon_corpus import (
 )
 from lab.bench.two_sided.dragon_quality import Predictor, Probabilities
 from tandem.backends.interface import Engine
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.index import lexical
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import document_weights

@@ -19,7 +19,8 @@ from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.demo_pair import MAX_CHARACTERS, distributions_along
 from lab.bench.speculation.methods_grid import Question
 from tandem.backends.interface import Engine, ForwardRequest, Logits
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import Array
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.answer import simulate_answer

@@ -19,7 +19,8 @@ from lab.bench.harness.report import Goal, Report, Row, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import held_out
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams, batch_probs_from_logits
 
 ACCEPTANCE_LIMIT = 0.65

@@ -41,7 +41,8 @@ from lab.bench.speculation.offline_learning import (
     saved_answers,
     target_answers,
 )
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn

@@ -42,7 +42,8 @@ from lab.bench.speculation.methods_grid import (
 )
 from lab.bench.speculation.methods_real import COLUMNS as REAL_COLUMNS
 from lab.bench.speculation.methods_real import efficiency_goals, measure_real
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import unknown_name
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Predraft

@@ -23,7 +23,7 @@ from lab.bench.harness.suite import Models, Pacing
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, answers_row, total
 from lab.bench.speculation.code_edits import CodeEdit, code_edits
 from tandem.backends.interface import Engine
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import one_hot
 from tandem.generation.client import AggregatorClient, Generated

@@ -160,8 +160,8 @@ def outcome(preset: AggregationPreset, drawn: Sequence[Array], weights: Weights)
     by_side = []
     for side in Side:
         heads = [probs - rest for probs, rest in zip(drawn, split, strict=True)]
-        own, other, other_weight = heads[side], heads[side.other], weights.of(side.other)
-        kept = own - other_weight * np.maximum(own - other, 0) + weights.of(side) * split[side]
+        own, other, other_weight = heads[side], heads[side.other], weights[side.other]
+        kept = own - other_weight * np.maximum(own - other, 0) + weights[side] * split[side]
         replaced = other_weight * (np.maximum(other - own, 0) + split[side.other])
         by_side.append(kept + replaced)
     found: Array = (by_side[Side.DEVICE] + by_side[Side.CLOUD]) / 2

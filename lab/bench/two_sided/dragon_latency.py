@@ -31,7 +31,8 @@ from lab.bench.two_sided.dragon_probs import Question, question_from
 from lab.bench.two_sided.dragon_real import COLUMNS as REAL_COLUMNS
 from lab.bench.two_sided.dragon_real import efficiency_goals, measure_real
 from lab.bench.two_sided.overridden import overridden
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import LinkPair, LinkSettings

@@ -23,7 +23,8 @@ from lab.bench.harness.report import Goal, Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.two_sided.dragon_corpus import QUERY_TOKENS, RankedDocument, Window, read_windows
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams, batch_probs_from_logits
 from tandem.two_sided.protocol.mixture import Side, document_weights, log_mass, side_weights
 

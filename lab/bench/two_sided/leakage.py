@@ -28,7 +28,8 @@ from lab.bench.harness.texts import PEPS, read_peps
 from lab.bench.two_sided.dragon_corpus import DOCUMENT_TOKENS, RankedDocument, text_of
 from lab.bench.two_sided.dragon_probs import BEGIN, after_documents
 from lab.bench.two_sided.private_notes import Note, notes
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.model_description import load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixedTokens

@@ -24,8 +24,9 @@ from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from tandem.backends.interface import Engine
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import TandemError
 from tandem.core.probs import Array, SamplingParams
 from tandem.index.embedding import LEXICAL

@@ -89,7 +89,7 @@ def record(
         for side in Side:
             own = distributions[side]
             other = distributions[side.other]
-            expected[side].append(float(expected_acceptance(own, other, weights.of(side))))
+            expected[side].append(float(expected_acceptance(own, other, weights[side])))
             accepted[side].append(drafts[side].token_id == token)
         context = (*context, token)
     return Record(

@@ -55,7 +55,7 @@ def load_target_tokenizer(source: str) -> ComparableTokenizer:
     try:
         if is_gguf(source):
             return _gguf_tokenizer(source)
-        from tandem.backends.torch.loading import load_tokenizer
+        from tandem.backends.model_description import load_tokenizer
 
         if at and not Path(source).exists():
             return load_tokenizer(name, revision)

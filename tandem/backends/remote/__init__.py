@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tandem.backends.interface import EngineFailed
 from tandem.backends.model_source import LoadedModel, ModelChoice, ServerChoice, find_source
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.extras import install_command
+from tandem.core.known_logits import decidable_defaults
 from tandem.telemetry.logging import get_logger
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def served_model(place: ServerChoice) -> str:
     except InvalidArgument:
         raise
     except TandemError as error:
-        raise InvalidArgument("target_url", str(error)) from error
+        raise InvalidArgument("target_url", f"{place.url}: {error}") from error
     finally:
         server.close()
     if len(entries) > 1:
@@ -76,12 +78,22 @@ def served_model(place: ServerChoice) -> str:
 
 
 def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -> LoadedModel:
+    try:
+        from tandem.backends.model_description import (
+            default_sampling_of,
+            load_tokenizer,
+            model_name_of,
+            text_config_of,
+        )
+    except ModuleNotFoundError as error:
+        why = f"'remote' needs the extra remote ({error}): {install_command('remote')}"
+        raise InvalidArgument("engine", why) from error
     from tandem.backends.remote.engine import RemoteEngine
-    from tandem.backends.torch.loading import default_sampling_of, load_tokenizer, model_name_of
 
     tokenizer = load_tokenizer(choice.source, choice.revision)
     source = find_source(choice.source, choice.revision)
-    size = _logits(source)
+    config = text_config_of(source)
+    size = int(config.vocab_size)
     try:
         dialect = server.run(_dialect(server)).result()
         said = server.run(_served(server, choice.source)).result()
@@ -91,7 +103,7 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
     except InvalidArgument:
         raise
     except TandemError as error:
-        raise InvalidArgument("target_url", str(error)) from error
+        raise InvalidArgument("target_url", f"{place.url}: {error}") from error
 
     async def check() -> None:
         """Raise EngineFailed unless the server is what it was."""
@@ -101,7 +113,7 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
                 raise InvalidArgument("target_url", f"it serves {found}, not {said}")
             await _check_vocabulary(server, served, tokenizer)
         except InvalidArgument as error:
-            why = f"the target's server at {server.url} is another one than before: {error.why}"
+            why = f"the target's server is another one than before: {error.why}"
             raise EngineFailed(why) from error
 
     engine = RemoteEngine(
@@ -111,7 +123,7 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
         model_name=model_name_of(choice.source),
         vocabulary_size=tokenizer.model_size,
         vocabulary_hash=tokenizer.vocabulary_hash,
-        context_length=context_length or _context_length(source),
+        context_length=context_length or _context_length(config),
         known_tokens=known,
         logits=size,
         check=check,
@@ -127,9 +139,9 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
         context_length=engine.context_length,
     )
     content = f"remote:{place.url}:{served}"
-    return LoadedModel(
-        engine, tokenizer, lambda: content, default_sampling_of(source, engine.vocabulary_size)
-    )
+    recommended = default_sampling_of(source, engine.vocabulary_size)
+    defaults = decidable_defaults(recommended, known=known)
+    return LoadedModel(engine, tokenizer, lambda: content, defaults)
 
 
 async def _dialect(server: RemoteServer) -> Dialect:
@@ -146,7 +158,7 @@ async def _models(server: RemoteServer) -> list[dict[str, Any]]:
     entries = models.get("data") if isinstance(models, dict) else None
     listed = [entry for entry in entries or () if isinstance(entry, dict) and entry.get("id")]
     if not listed:
-        raise InvalidArgument("target_url", f"{server.url} lists no model at /v1/models")
+        raise InvalidArgument("target_url", "the server lists no model at /v1/models")
     return listed
 
 
@@ -157,7 +169,7 @@ async def _served(server: RemoteServer, name: str) -> tuple[str, int, str]:
     wanted = [entry for entry in listed if name in (entry["id"], entry.get("root"))]
     if not wanted and len(listed) > 1:
         names = ", ".join(str(entry["id"]) for entry in listed)
-        raise InvalidArgument("model", f"{server.url} does not serve {name!r}, but {names}")
+        raise InvalidArgument("model", f"the server does not serve {name!r}, but {names}")
     entry = (wanted or listed)[0]
     length = entry.get("max_model_len")
     most = length if isinstance(length, int) and length > 0 else 0
@@ -178,7 +190,7 @@ async def _known_tokens(server: RemoteServer, dialect: Dialect, served: str, siz
             answer = await server.post(dialect.path(), body)
         except RefusedByServer as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                why = f"{server.url} has no {dialect.path()}: it is neither vLLM nor SGLang"
+                why = f"the server has no {dialect.path()}: it is neither vLLM nor SGLang"
                 raise InvalidArgument("target_url", why) from error
             if error.status != HTTPStatus.BAD_REQUEST or len(tried) == 1:
                 raise
@@ -201,22 +213,12 @@ async def _check_vocabulary(server: RemoteServer, served: str, tokenizer: Any) -
             return
         theirs = answer.get("tokens") if isinstance(answer, dict) else None
         if theirs != tokenizer.mark_ids(text):
-            why = f"the tokenizer is another one than that of {server.url}: {text!r} differs"
+            why = f"the tokenizer is another one than the server's: {text!r} differs"
             raise InvalidArgument("model", why)
 
 
-def _config(source: Any) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
-
-
-def _logits(source: Any) -> int:
-    return int(_config(source).vocab_size)
-
-
-def _context_length(source: Any) -> int:
-    length = getattr(_config(source), "max_position_embeddings", None)
+def _context_length(config: Any) -> int:
+    length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise InvalidArgument("target_url", "says no length of a text, nor does the configuration")
     return length

@@ -222,7 +222,7 @@ class RemoteEngine(EngineDefaults):
         self._server.close()
 
     def nonsense(self, error: Nonsense) -> EngineFailed:
-        return EngineFailed(f"the target's server at {self._server.url} answers nonsense: {error}")
+        return EngineFailed(f"the target's server answers nonsense: {error}")
 
 
 class RemoteSession(TextSession):

@@ -3,12 +3,14 @@ which every request to it runs.
 
 A request is a future that any thread may wait for or cancel; cancelling closes the connection,
 which is how a server learns that its slot is free. Errors are our own: what the server cannot do
-now is `EngineFailed`, which ends in a retry elsewhere or a refusal, never in another text."""
+now is `EngineFailed`, which ends in a retry elsewhere or a refusal, never in another text. They
+reach callers, so none has the server's address."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from concurrent.futures import Future
@@ -19,7 +21,7 @@ import httpx2
 
 from tandem.backends.interface import EngineFailed
 from tandem.backends.remote.dialects import Nonsense
-from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.core.errors import InvalidArgument, ResourceExhausted, os_words
 
 Result = TypeVar("Result")
 
@@ -58,13 +60,12 @@ class RemoteServer:
         connections: int = 256,
     ) -> None:
         """Start the loop; nothing is asked yet. `certificates`: a file of authorities to trust in
-        place of the system's. Raises InvalidArgument("target_url")."""
+        place of the system's. Raises InvalidArgument naming the setting."""
         self.url = url.rstrip("/")
-        verify: Any = True
-        if certificates is not None:
-            import ssl
-
-            verify = ssl.create_default_context(cafile=certificates)
+        verify = True if certificates is None else _trusting(certificates)
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            # Not quoted: whoever sees the error need not know the key.
+            raise InvalidArgument("target_key_file", "must hold one key, a line of ASCII letters")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             if httpx2.URL(self.url).scheme not in ("http", "https"):
@@ -143,7 +144,8 @@ class RemoteServer:
             refusals += 1
             wait_s = _retry_after_s(answer)
             if refusals == MOST_REFUSALS or wait_s > MOST_WAIT_S:
-                raise ResourceExhausted(f"the target's server at {self.url} is busy")
+                why = f"the target's server is busy; try again in {wait_s:.3g} s"
+                raise ResourceExhausted(why)
             await asyncio.sleep(wait_s)
 
     @asynccontextmanager
@@ -200,12 +202,12 @@ class RemoteServer:
         if answer.is_redirect:
             words = "redirects are not followed"
         says = "refuses the key" if status in (401, 403) else f"answers {status}"
-        raise RefusedByServer(f"the target's server at {self.url} {says}: {words}", status)
+        raise RefusedByServer(f"the target's server {says}: {words}", status)
 
     def _event(self, text: str) -> Any:
         event = _json(text)
         if isinstance(event, dict) and "error" in event:
-            raise EngineFailed(f"the target's server at {self.url} failed: {_words(text)}")
+            raise EngineFailed(f"the target's server failed: {_words(text)}")
         return event
 
     def _lost(self, error: Exception) -> EngineFailed:
@@ -213,7 +215,16 @@ class RemoteServer:
             why = "says nothing"
         else:
             why = f"cannot be reached ({str(error) or type(error).__name__})"
-        return EngineFailed(f"the target's server at {self.url} {why}")
+        return EngineFailed(f"the target's server {why}")
+
+
+def _trusting(certificates: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=certificates)
+    except ssl.SSLError as error:
+        raise InvalidArgument("target_ca", f"{certificates}: holds no certificate") from error
+    except OSError as error:
+        raise InvalidArgument("target_ca", f"{certificates}: {os_words(error)}") from error
 
 
 def _check_size(parts: bytearray) -> None:

@@ -1,30 +1,29 @@
-"""Loading models and tokenizers, from a folder or by a pinned name.
+"""Loading models, from a folder or by a pinned name.
 
 Only safetensors and transformers' own code are accepted: no pickle, no code from the model. Every
 failure is an InvalidArgument that says what is wrong with which part of the model.
 """
 
 import hashlib
-import json
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from tandem.backends.hub_cache import cached_snapshot, holds_weights
-from tandem.backends.model_files import (
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    check_model_folder,
-    check_weights,
-    tokenizer_parts,
+from tandem.backends.hub_cache import holds_weights
+from tandem.backends.model_description import (
+    default_sampling_of,
+    eos_token_ids_of,
+    find_tokenizer,
+    folder_of,
+    model_name_of,
 )
+from tandem.backends.model_files import check_model_folder, check_weights
 from tandem.backends.model_source import (
     GGUF,
     LoadedModel,
@@ -33,7 +32,6 @@ from tandem.backends.model_source import (
     find_source,
     is_gguf,
 )
-from tandem.backends.model_trial import try_model
 from tandem.backends.processors import machine_threads
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
@@ -49,12 +47,10 @@ from tandem.backends.torch.gguf_file import GgufFile, content_hash
 from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
 from tandem.backends.torch.reduced_head import read_head_tokens
-from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
 from tandem.core.reading import reading
 from tandem.telemetry.logging import get_logger
-from tandem.text.tokenizer import TextTokenizer
 
 log = get_logger(__name__)
 
@@ -164,14 +160,14 @@ def load_model(
     precision = _precision(dtype)
     place = _device(device)
     source = find_source(folder_or_name, revision)
-    folder = _folder(source)
+    folder = folder_of(source)
     if folder is not None and (source.local or holds_weights(folder)):
         check_weights(folder)
     logging.set_tqdm_hook(_bar_on_terminals)
     logging.enable_progress_bar()
     with reading(folder_or_name, "model"):
         kind = _model_class(source)
-        if (fetched := _folder(source)) is not None:
+        if (fetched := folder_of(source)) is not None:
             check_model_folder(fetched)
         loaded: Any = kind.from_pretrained(
             source.name,
@@ -247,40 +243,6 @@ def _head_tokens(source: ModelSource, vocabulary_size: int) -> torch.Tensor | No
     return read_head_tokens(Path(source.name), vocabulary_size) if source.local else None
 
 
-def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
-    """Return the tokenizer of the model in a folder, or of that name and commit."""
-    source = find_source(folder_or_name, revision)
-    with reading(folder_or_name, "model"):
-        _try_tokenizer(source)
-        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
-        config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
-        size = getattr(config, "vocab_size", None)
-        return TextTokenizer(tokenizer, eos_token_ids_of(source), size)
-
-
-def _try_tokenizer(source: ModelSource) -> None:
-    """Try the tokenizer and the chat templates of a model, once they are on this machine."""
-    if not source.local:
-        for name in (TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja"):
-            with suppress(OSError):  # not every model has each
-                cached_file(source.name, name, **source.options)
-    if (folder := _folder(source)) is not None:
-        try_model(folder, *tokenizer_parts(folder))
-
-
-def _folder(source: ModelSource) -> Path | None:
-    """Return where a model's files lie; None for one of the hub of which nothing is here."""
-    if source.local:
-        return Path(source.name)
-    return cached_snapshot(source.name, source.options["revision"])
-
-
-def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
-    """Load as `load_tokenizer` does; None for a folder that holds a bare model."""
-    has_tokenizer = _has_tokenizer(find_source(folder_or_name, revision))
-    return load_tokenizer(folder_or_name, revision) if has_tokenizer else None
-
-
 def _model_class(source: ModelSource) -> Any:
     """Return the class that loads the model; vision models have a class of their own."""
     config = AutoConfig.from_pretrained(source.name, **source.options)
@@ -317,43 +279,6 @@ def _check_complete(folder_or_name: str | Path, report: dict[str, Any]) -> None:
             kind = fault.removesuffix("_keys")
             why = f"{folder_or_name}: {len(names)} {kind} tensors in the weights, e.g. {names[0]}"
             raise InvalidArgument("model", why)
-
-
-def _has_tokenizer(source: ModelSource) -> bool:
-    """Return whether a model has a tokenizer; without one, prompts are token ids."""
-    folder = Path(source.name)
-    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-    return not source.local or any((folder / name).exists() for name in names)
-
-
-def eos_token_ids_of(source: ModelSource) -> frozenset[int]:
-    """Return every id that the model's configuration or its generation settings call end of
-    text."""
-    config = AutoConfig.from_pretrained(source.name, **source.options)
-    settings: list[Any] = [config.get_text_config()]
-    with suppress(OSError):  # the file is optional
-        settings.append(GenerationConfig.from_pretrained(source.name, **source.options))
-    token_ids: set[int] = set()
-    for setting in settings:
-        ids = getattr(setting, "eos_token_id", None)
-        token_ids.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return frozenset(token_ids)
-
-
-def default_sampling_of(source: ModelSource, vocabulary_size: int) -> DefaultSampling:
-    """Return what the model's generation_config.json recommends; a file that is missing or no JSON
-    recommends nothing. transformers would add defaults of its own."""
-    try:
-        path = cached_file(source.name, "generation_config.json", **source.options)
-        config = json.loads(Path(path or "").read_text("utf-8"))
-    except (OSError, ValueError):
-        return NO_DEFAULTS
-    return DefaultSampling.from_config(config if isinstance(config, dict) else {}, vocabulary_size)
-
-
-def model_name_of(folder_or_name: str | Path) -> str:
-    folder = Path(folder_or_name)
-    return folder.resolve().name if folder.exists() else str(folder_or_name)
 
 
 def _device(device: str) -> torch.device:

@@ -13,8 +13,9 @@ import { useEffect, useState } from "./vendor/hooks.mjs";
 const SILENT_MS = 1500;
 const TIMES_AS_LONG = 3; // as this answer's pieces have taken
 
-// `view` is "text" or "tokens"; `actions` are further buttons below the answer.
-export function Answer({ answer, title, view, other, actions, onRetry }) {
+// `view` is "text" or "tokens"; `seed` is one that was asked for; `actions` are further buttons below
+// the answer.
+export function Answer({ answer, title, seed, view, other, actions, onRetry }) {
   const nowMs = useNow(isOpen(answer));
   const elapsedMs = (answer.endedMs ?? nowMs) - answer.beganMs;
   const silentMs = nowMs - answer.heardMs;
@@ -23,7 +24,7 @@ export function Answer({ answer, title, view, other, actions, onRetry }) {
   return html`<article class="card answer" aria-busy=${isOpen(answer)}>
     <header>
       <h2>${title}</h2>
-      <span>${say("seed")} ${answer.seed}</span>
+      ${seed && html`<span>${say("seed")} ${seed}</span>`}
       <span class="clock" aria-label=${say("time")}>${number(Math.max(0, elapsedMs) / 1e3, 2)} s</span>
     </header>
     ${inTokens ? html`<p class="unseen">${answer.text}</p><${Tokens} answer=${answer} />` : html`<${Text} answer=${answer} />`}

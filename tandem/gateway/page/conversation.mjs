@@ -20,6 +20,8 @@ export const newAnswer = (id, preset, seed) => ({
   longestGapMs: 0, // between two pieces
   firstMs: null,
   endedMs: null,
+  turns: [], // of a comparison: the figures of both answers of each turn, as {own, alone}
+  isComparing: false, // more turns are to come
 });
 
 export const isOpen = (answer) => answer.state === "waiting" || answer.state === "streaming";
@@ -64,13 +66,13 @@ function tokensOf(provenance, likely, content) {
 // The answer as it is kept: without rounds and alternatives, which take most of the room, and perhaps
 // without tokens.
 export function packedAnswer(answer, withTokens) {
-  const { preset, seed, text, thinking, figures, error, endedBy } = answer;
+  const { preset, seed, text, thinking, figures, error, endedBy, turns } = answer;
   const tokens = withTokens
     ? answer.tokens.map(({ source, text: spelt, logprob }) => [source, spelt, logprob])
     : [];
   const tookMs = (answer.endedMs ?? performance.now()) - answer.beganMs;
   const state = isOpen(answer) ? "stopped" : answer.state; // as it would be found after this page
-  return { preset, seed, text, thinking, figures, error, endedBy, state, tokens, tookMs };
+  return { preset, seed, text, thinking, figures, error, endedBy, state, tokens, tookMs, turns };
 }
 
 // Raises TypeError for what is no answer.
@@ -88,6 +90,7 @@ export function loadedAnswer(packed, id) {
     figures: packed.figures ?? null,
     error: packed.error ?? null,
     endedBy: String(packed.endedBy ?? ""),
+    turns: packed.turns ?? [],
     state: ["done", "failed"].includes(packed.state) ? packed.state : "stopped",
     tokens,
     beganMs: 0,

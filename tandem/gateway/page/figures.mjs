@@ -1,5 +1,6 @@
 // What an answer took: a plain line that everybody can read, and all figures for those who want them.
 // Nothing that is estimated is said as if it had been measured.
+import { TURNS, comparedWords } from "./comparing.mjs";
 import { firstDifference, isOpen } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
@@ -8,26 +9,31 @@ import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
 const EXACTNESS = { bit_for_bit: "exactBits", up_to_rounding: "exactRounding" };
 const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
 
-// "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the cloud alone (estimated)".
+// "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the large model alone (estimated)".
 export function PlainLine({ figures, other }) {
   const said = [];
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
   else said.push(say("plainTokens", { count: figures.tokens }));
-  if (!figures.device && figures.drafted > 0 && figures.tokens > 0) {
-    const repeated = figures.accepted_memory_tokens || 0;
-    const byModel = Math.max(0, figures.accepted - repeated);
-    if (byModel || !repeated) said.push(say("plainShare", { share: number((100 * byModel) / figures.tokens) }));
-    if (repeated) said.push(say("plainRepeated", { share: number((100 * repeated) / figures.tokens) }));
-  }
-  if (figures.cloud_drafted > 0 && figures.tokens > 0) {
-    said.push(say("plainCloudShare", { share: number((100 * figures.cloud_accepted) / figures.tokens) }));
-  }
+  if (!figures.device) said.push(...shares(figures));
   // Of an answer beside that of the cloud alone the difference is measured, and a note below says it.
   const alone = figures.choice?.cloud_alone_tpot_s;
   if (alone && figures.tpot_s && figures.accepted > 0 && !other) {
     said.push(say("plainRatio", { ratio: number(alone / figures.tpot_s, 1) }));
   }
   return html`<p class="plain">${said.join(" · ")}</p>`;
+}
+
+// Who made which part of the tokens; no part that rounds to nothing.
+function shares(figures) {
+  const repeated = figures.accepted_memory_tokens || 0;
+  const made = [
+    ["plainShare", Math.max(0, figures.accepted - repeated)],
+    ["plainRepeated", repeated],
+    ["plainCloudShare", figures.cloud_drafted ? figures.cloud_accepted : 0],
+  ];
+  const percents = made.map(([name, tokens]) => [name, Math.round((100 * tokens) / Math.max(1, figures.tokens))]);
+  const shown = percents.filter(([, share]) => share > 0).map(([name, share]) => say(name, { share: number(share) }));
+  return shown.length || figures.unverified?.length ? shown : [say("plainAlone")];
 }
 
 export function Figures({ figures }) {
@@ -97,16 +103,8 @@ function documentsNote({ device, cloud, uplink_bytes: bytes }) {
 // The same seed gives the same text by every preset that is not lossy and couples its draws.
 function comparison(answer, other) {
   if (isOpen(other)) return say("comparing", { preset: other.preset });
+  if (other.isComparing) return say("comparingTurns", { count: other.turns.length + 1, most: many(TURNS) });
   const at = firstDifference(answer, other);
-  const [own, theirs] = [answer.figures.tpot_s, other.figures?.tpot_s];
-  const speed =
-    own && theirs
-      ? ` ${say("comparedSpeed", {
-          own: milliseconds(own),
-          preset: answer.preset,
-          theirs: milliseconds(theirs),
-          other: other.preset,
-        })}`
-      : "";
-  return (at < 0 ? say("sameText") : say("differentText", { place: at + 1 })) + speed;
+  const text = at < 0 ? say("sameText") : say("differentText", { place: at + 1 });
+  return `${text} ${comparedWords(other.turns, answer.preset, other.preset)}`.trim();
 }

@@ -14,6 +14,7 @@ import {
   setOpenChat,
   titleOf,
 } from "./chats.mjs";
+import { inTurns } from "./comparing.mjs";
 import { Controls } from "./controls.mjs";
 import { isOpen, messagesOf, newAnswer, withAnswer, withChunk } from "./conversation.mjs";
 import { saveFile } from "./copying.mjs";
@@ -81,7 +82,7 @@ function Page() {
   const hasChatsBeside = useWidth("75rem");
   const hasSettingsBeside = useWidth("60rem");
   const { turns } = chat;
-  const busy = turns.some((turn) => turn.answers.some(isOpen));
+  const busy = turns.some((turn) => turn.answers.some((answer) => isOpen(answer) || answer.isComparing));
   const setTurns = (change) =>
     setChat((all) => {
       const changed = change(all.turns);
@@ -138,10 +139,10 @@ function Page() {
 
   // --- answers ------------------------------------------------------------------------------------
 
-  // Streams one answer into the conversation.
-  const run = async (answer, asking) => {
-    const stop = new AbortController();
+  // Streams one answer into the conversation, and returns its figures.
+  const run = async (answer, asking, stop = new AbortController()) => {
     stopping.current = stop;
+    let figures = null;
     const change = (how) => setTurns((all) => withAnswer(all, answer.id, how));
     const over = (state, error = null) =>
       change((each) => ({ ...each, state, error, endedMs: performance.now() }));
@@ -149,6 +150,7 @@ function Page() {
       for await (const choice of stream(asking, stop.signal)) {
         const nowMs = performance.now();
         change((each) => withChunk(each, choice, nowMs));
+        if (choice.finish_reason) figures = choice.tandem;
       }
       change((each) => (isOpen(each) ? { ...each, state: "done", endedMs: performance.now() } : each));
     } catch (error) {
@@ -160,6 +162,7 @@ function Page() {
         if (!(error instanceof ApiError)) throw error;
       }
     }
+    return figures;
   };
 
   const askingOf = (turn, before, preset, seed) => {
@@ -197,11 +200,32 @@ function Page() {
   const act = {
     askInstead: (turn, question) => ask(question, before(turn)),
     answerAgain: (turn) => ask(turn.question, before(turn)),
-    compare: (turn) => {
+    // The first answer alone is shown. Nothing is remembered from one answer to the next.
+    compare: async (turn) => {
       const [first] = turn.answers;
-      const answer = newAnswer(numbered(), ALONE, first.seed);
-      setTurns((all) => all.map((each) => (each.id === turn.id ? { ...each, answers: [first, answer] } : each)));
-      run(answer, askingOf(turn, before(turn), ALONE, first.seed));
+      const other = { ...newAnswer(numbered(), ALONE, first.seed), isComparing: true };
+      const change = (how) => setTurns((all) => withAnswer(all, other.id, how));
+      setTurns((all) => all.map((each) => (each.id === turn.id ? { ...each, answers: [first, other] } : each)));
+      const stop = new AbortController();
+      let isShown = false;
+      const answerOf = async (who) => {
+        const asked = askingOf(turn, before(turn), who === "own" ? first.preset : ALONE, first.seed);
+        const asking = { ...asked, tandem: { ...asked.tandem, no_memory: true } };
+        if (!isShown) {
+          isShown = true;
+          return run(other, asking, stop);
+        }
+        let figures = null;
+        for await (const choice of stream(asking, stop.signal)) if (choice.finish_reason) figures = choice.tandem;
+        return figures;
+      };
+      try {
+        await inTurns(answerOf, (measured) => change((each) => ({ ...each, turns: [...each.turns, measured] })));
+      } catch (error) {
+        if (error.name !== "AbortError") report(error);
+      } finally {
+        change((each) => ({ ...each, isComparing: false }));
+      }
     },
     // As it was asked, but with what is set now: it may be a setting that was wrong.
     retry: (turn, failed) => {

@@ -41,7 +41,7 @@ export function explained(trouble) {
   if (FIELDS[param]) return field(say(FIELDS[param]), message);
   if (status === 429) return one("troubleBusy", { count: retryAfterS || 1 });
   if (status === 504 || code === "timeout") return one("troubleTimeout");
-  if (code === "misconfigured" || code === "services_disagree") return more("troubleSetUp");
+  if (code === "misconfigured" || code === "upstream_auth_failed") return more("troubleSetUp");
   if (code === "unavailable" || status === 503) return more("troubleUnavailable");
   if (status === 400) return more("troubleRefused");
   return more("troubleServer", { status: status || "" });

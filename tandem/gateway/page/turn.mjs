@@ -40,6 +40,7 @@ function Drawn({ turn, view, busy, isLast, canCompare, act }) {
           key=${answer.id}
           answer=${answer}
           title=${answer.preset === ALONE ? say("titleAlone") : answer.preset}
+          seed=${turn.chosen.seed}
           view=${view}
           other=${index === 0 ? other : null}
           actions=${index === 0 ? actions : null}

@@ -22,7 +22,7 @@ def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
 
 
 @asynccontextmanager
-async def http_door(
+async def serve_http(
     settings: AggregatorSettings, metrics: Metrics, aggregator: AggregatorServicer
 ) -> AsyncIterator[str]:
     """Serve HTTP inside, if it is set; yields its address line. Imported only then: an aggregator
@@ -32,7 +32,7 @@ async def http_door(
         return
     from tandem.services.aggregator import http
 
-    async with http.http_door(settings, metrics, aggregator) as line:
+    async with http.serve_http(settings, metrics, aggregator) as line:
         yield line
 
 
@@ -41,4 +41,4 @@ def _serves_http(settings: AggregatorSettings) -> bool:
 
 
 if __name__ == "__main__":
-    run_service(AggregatorSettings, build, side=lambda settings: settings.side, beside=http_door)
+    run_service(AggregatorSettings, build, side=lambda settings: settings.side, beside=serve_http)

@@ -33,7 +33,7 @@ FILES_BESIDE = 24
 
 
 @asynccontextmanager
-async def http_door(
+async def serve_http(
     settings: AggregatorSettings, metrics: Metrics, aggregator: AggregatorServicer
 ) -> AsyncIterator[str]:
     """Serve HTTP while the context is open, and yield the line with its address. Raises
@@ -103,6 +103,7 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         page=settings.http_page,
         embedding_aliases=aliases_in(settings.http_embedding_aliases),
         model_defaults=settings.generation_config == "auto",
+        grpc_port=settings.port or None,
     )
 
 

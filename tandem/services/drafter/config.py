@@ -118,8 +118,8 @@ class DrafterSettings(LearningSettings, ModelSettings, MeasuredSettings):
         ge=0,
         le=2**24,
         description="Tokens of earlier texts that are remembered of each tenant, to draft from."
-        " Beyond them the texts that were longest not repeated are forgotten. 0: remember nothing,"
-        " and look nothing up in prompts either.",
+        " Beyond them the least recently repeated texts are forgotten. 0: remember nothing, and"
+        " look nothing up in prompts either.",
         json_schema_extra={"group": "Limits"},
     )
     memory_total_tokens: int = Field(

@@ -88,8 +88,8 @@ class VerifierSettings(ModelSettings):
         ge=0,
         le=2**24,
         description="Tokens of earlier texts that the verifier remembers of each tenant, in its"
-        " memory only, for the presets in which the cloud drafts. Beyond them the texts that were"
-        " longest not repeated are forgotten. 0: remember nothing.",
+        " memory only, for the presets in which the cloud drafts. Beyond them the least recently"
+        " repeated texts are forgotten. 0: remember nothing.",
         json_schema_extra={"group": "Limits"},
     )
     cloud_memory_total_tokens: int = Field(

@@ -98,7 +98,7 @@ class Profiling:
         if samples is not self._samples:  # once for each answer: it is wanted for every token
             self._samples = samples
             self._queue_s = {side: self._queued_s(side) for side in Side}
-        return BothSides(*(replace(known.of(side), queue_s=self._queue_s[side]) for side in Side))
+        return BothSides(*(replace(known[side], queue_s=self._queue_s[side]) for side in Side))
 
     def placement_policy(
         self, request: AggregationRequest, profiler: SideProfiler
@@ -135,7 +135,7 @@ class Profiling:
         the other side's decoders, and where the server knows no `instance`, the mean counts."""
         name = NAMES[side]
         here = self._instance_labels(side)
-        own = self._last.of(side)
+        own = self._last[side]
         step = mean_of(samples, DRAFT_STEP, {"side": name, "engine": ""}, here)
         trip = mean_of(samples, ROUND_TRIP, {"side": "device"}, here)
         half = None if trip is None else Aged(trip.value / 2, trip.age_s)  # their sum counts

@@ -33,7 +33,7 @@ class SideDecisions:
     def decided(self, choice: SideChoice, sides: BothSides) -> None:
         """Export what the scheduler compared and chose. A move is logged at INFO, else at DEBUG."""
         for side, measured in self._measured.items():
-            times = sides.of(side)
+            times = sides[side]
             measured.decode.set(times.decode_s)
             measured.transfer.set(times.transfer_s)
             measured.acceptance.set(times.acceptance)

@@ -32,13 +32,10 @@ class Side(IntEnum):
 
 
 class Weights(NamedTuple):
-    """The shares η of the two sides in the mixture; they sum to 1."""
+    """The shares η of the two sides in the mixture, which are their indices; they sum to 1."""
 
     device: Any
     cloud: Any
-
-    def of(self, side: Side) -> Any:
-        return self.device if side is Side.DEVICE else self.cloud
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,7 @@ def aggregate(
         side,
         draft,
         other_probs=other.probs,
-        other_weight=weights.of(side.other),
+        other_weight=weights[side.other],
         rng=rng,
         position=position,
     )

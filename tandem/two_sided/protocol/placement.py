@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan, nan
+from typing import NamedTuple
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import Purpose, RandomSource
@@ -52,15 +53,11 @@ class SideTimes:
             raise InvalidArgument(f"{name}.acceptance", f"{self.acceptance} is not a rate")
 
 
-@dataclass(frozen=True, slots=True)
-class BothSides:
-    """Measurements of device and cloud, by one source or several."""
+class BothSides(NamedTuple):
+    """Measurements of device and cloud, which are their indices, by one source or several."""
 
     device: SideTimes = SideTimes()
     cloud: SideTimes = SideTimes()
-
-    def of(self, side: Side) -> SideTimes:
-        return self.device if side is Side.DEVICE else self.cloud
 
     def or_else(self, earlier: BothSides) -> BothSides:
         """Return this with what `earlier` knows where this does not."""
@@ -69,8 +66,7 @@ class BothSides:
     @property
     def complete(self) -> bool:
         """True if nothing is unknown."""
-        both = (self.device, self.cloud)
-        return not any(isnan(each.decode_s + each.transfer_s + each.acceptance) for each in both)
+        return not any(isnan(each.decode_s + each.transfer_s + each.acceptance) for each in self)
 
     @property
     def round_trip_s(self) -> float:
@@ -91,8 +87,8 @@ def token_time_s(sides: BothSides, aggregating: Side) -> float:
     """Return Z of a side that goes on aggregating: expected seconds between two tokens (eq. 7). A
     refused draft of the other side costs a round trip more: it must receive the token and draft
     again."""
-    here = sides.of(aggregating)
-    there = sides.of(aggregating.other)
+    here = sides[aggregating]
+    there = sides[aggregating.other]
     kept_s = max(here.step_s, there.step_s)
     refused_s = max(here.step_s, there.step_s + sides.round_trip_s)
     return there.acceptance * kept_s + (1 - there.acceptance) * refused_s

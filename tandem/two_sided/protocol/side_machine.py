@@ -10,7 +10,7 @@ state changes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -471,15 +471,11 @@ class DraftSender:
         self, draft: SideDraftFrame, rule: AggregationRule, count: int, now: float
     ) -> SideDraftFrame:
         trips = self._counters.trips
-        return SideDraftFrame(
+        return replace(
+            draft,
             session=self._request.session,
-            base=draft.base,
-            prefix_hash=draft.prefix_hash,
-            token_id=draft.token_id,
             probs=rule.token_rule.payload(draft, count),
-            log_mass=draft.log_mass,
             committed=len(self._committed),
-            decode_s=draft.decode_s,
             held_s=trips.held_s(now),
             heard=trips.heard,
         )

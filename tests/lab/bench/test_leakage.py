@@ -16,7 +16,7 @@ from lab.bench.two_sided.leakage import (
     positions_table,
 )
 from lab.bench.two_sided.private_notes import Fact, Note, notes
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.demo import demo_folder

@@ -16,7 +16,7 @@ from lab.bench.papers.fsd_printed import TABLE_5
 from lab.bench.papers.paper_table import PaperRow
 from lab.bench.papers.process_runs import ProcessRun, RunResult, beside, long_prompts
 from lab.bench.papers.tslt_figures import KEPT
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.generation.client import Generated
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_source import LoadedModel, ModelChoice
-from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.text.tokenizer import TextTokenizer

@@ -25,10 +25,11 @@ from transformers import (
 )
 
 from tandem.backends.interface import ForwardRequest
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.torch import load, loading
 from tandem.backends.torch.engine import HuggingFaceEngine
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tests.long_runs import LONG
 from tests.unit.backends.reference_models import CONFIGS, CONTEXT, VOCABULARY, tokens

@@ -14,9 +14,10 @@ import pytest
 
 from tandem.backends.factory import load_model
 from tandem.backends.gguf_check import check_gguf
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_files import MOST_FILE_BYTES, MOST_TENSORS
 from tandem.backends.model_source import ModelChoice, find_source
-from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tests.unit.backends.tiny_folders import TEMPLATE, write_model, write_tokenizer

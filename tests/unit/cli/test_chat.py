@@ -24,6 +24,7 @@ from tandem.cli import main
 from tandem.commands.chat_client import ChatClient, base_url
 from tandem.commands.conversation import Conversation
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.net.endpoint import of_grpc, parse_endpoint
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import ModelPair
 from tests.unit.cli.screen import obey_terminal
@@ -206,6 +207,29 @@ def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:
         terminal.close()
 
 
+def test_what_is_typed_during_an_answer_is_hidden_and_waits_for_the_next_turn(url: str) -> None:
+    terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "480", "--preset", "ar")
+    try:
+        terminal.wait_for("> ")
+        terminal.type("hello\n")
+        terminal.wait_for("<")
+        terminal.type("/save kept")
+        terminal.type(".json\x03")
+        terminal.wait_for("(stopped)")
+        assert "kept" not in terminal.seen
+        terminal.wait_for("> ")
+        terminal.wait_for("/save kept.json")
+        terminal.type("\n")
+        terminal.wait_for("saved kept.json")
+        terminal.wait_for("> ")
+        terminal.type("again\n")
+        terminal.wait_for("<")
+        terminal.type("/exit\n")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+    finally:
+        terminal.close()
+
+
 @pytest.mark.parametrize(
     ("given", "url"),
     [
@@ -216,6 +240,24 @@ def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:
 )
 def test_endpoints_may_be_written_in_several_ways(given: str, url: str) -> None:
     assert base_url(given, insecure=False) == url
+
+
+def test_one_address_serves_the_commands_of_both_ports(url: str, pair: ModelPair) -> None:
+    for endpoint in (url, url.removeprefix("http://")):
+        ended = CliRunner().invoke(
+            main, ["generate", "--raw", "hello", "--max-tokens", "8", "--endpoint", endpoint]
+        )
+        assert (ended.exit_code, len(ended.stdout) > 1) == (0, True), ended.stderr
+        checked = CliRunner().invoke(main, ["doctor", "--json", "--endpoint", endpoint])
+        checks = {check["name"]: check for check in json.loads(checked.stdout)["checks"]}
+        assert checks["endpoint"]["ok"]
+
+
+def test_a_chat_at_the_port_of_grpc_names_the_other(url: str) -> None:
+    grpc = str(of_grpc(parse_endpoint(url)))
+    ended = chat("hello\n", "--endpoint", grpc)
+    assert ended.exit_code == 1
+    assert "if that port is one of gRPC, give that of HTTP, by default 8000" in ended.stderr
 
 
 def test_nothing_leaves_the_machine_without_tls_unasked() -> None:

@@ -92,8 +92,8 @@ def test_the_suite_is_told_whose_sampling_settings_count(
 @pytest.mark.parametrize(
     ("own", "alone", "same_bits", "told"),
     [
-        ("eight", "eight", True, "the cloud alone: the same text\n"),
-        ("eight", "nine", True, "the cloud alone: A DIFFERENT TEXT\n"),
+        ("eight", "eight", True, "the large model alone: the same text\n"),
+        ("eight", "nine", True, "the large model alone: A DIFFERENT TEXT\n"),
         ("eight", "nine", False, "another text; this model's texts are equal up to rounding"),
     ],
 )
@@ -118,7 +118,9 @@ def test_the_cloud_alone_is_asked_the_same(
     found = asyncio.run(demonstrate("", part.questions, shown=True))
     shown = capsys.readouterr().out
     assert told in shown
-    assert "50 tokens/s, 40% by the small model, 1.5 times as fast as the cloud alone\n" in shown
+    assert (
+        "50 tokens/s, 40% by the small model, 1.5 times as fast as the large model alone\n" in shown
+    )
     assert "TTFT" not in shown
     assert "TPOT 20 ms" not in shown
     asyncio.run(demonstrate("", part.questions, shown=True, verbose=True))

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
+from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.torch.loading import load_tokenizer
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams

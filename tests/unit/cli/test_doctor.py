@@ -20,6 +20,7 @@ from tandem.commands.profile_models import profile_checks
 from tandem.core.errors import TandemError
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 from tandem.two_sided.profiling.decode_fits import read_fits
 from tandem.two_sided.protocol.mixture import Side
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -43,7 +44,10 @@ def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.Monkey
     assert wanted | {"one vocabulary", "draft back end", "target back end"} <= checks.keys()
     assert "draft context" not in checks, "both read as much"
     assert checks["target back end"].startswith("trees yes, forks yes, cancellation yes, exits ")
-    assert checks["presets"] == f"{len(PRESETS)} of {len(PRESETS)} can run"
+    assert checks["presets"] == (
+        f"{len(PRESETS)} of {len(PRESETS)} can run; {len(AGGREGATION_PRESETS)} more answer from"
+        " documents"
+    )
 
 
 def test_a_bad_check_says_what_to_do_and_does_not_end_the_others(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (["--timeout", "0"], "--timeout: must be above 0, is 0"),
         (["--lost-cloud", "hope"], "'fail', 'wait', 'edge'"),
         (["--prompt-ids", "1"], "--prompt: give exactly one of TEXT, --prompt, --prompt-ids"),
-        (["--endpoint", "nowhere"], "'nowhere' is not HOST:PORT"),
+        (["--endpoint", "nowhere"], "'nowhere' is neither HOST:PORT nor a URL"),
         (["--endpoint", "h:1", "--draft", "x"], "--draft: the suite at --endpoint has its own"),
     ],
 )
@@ -286,14 +286,16 @@ def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
     }
     figures = {"preset": "auto", "tpot_s": 0.0312, "choice": choice}
     by = "(acceptance 83%, round trip 3 ms, draft step 3 ms)"
-    line = "auto: stream, window 6; estimated at 31 ms a token, against 74 ms by the cloud alone"
+    line = (
+        "auto: stream, window 6; estimated at 31 ms a token, against 74 ms by the large model alone"
+    )
     assert choice_line(figures) == f"{line} (measured) {by}"
     guessed = {**figures, "choice": {**choice, "cloud_alone_measured": False}}
     assert choice_line(guessed) == f"{line} (estimated) {by}"
     assert "acceptance 83%" in choice_estimates(figures)
     assert "decided 2 times, last by load" in choice_estimates(figures)
     alone = {**figures, "choice": {**choice, "schedule": CLOUD_ALONE}}
-    line = "auto: the cloud alone; drafts are estimated to take longer than its 74 ms a token"
+    line = "auto: the large model alone; drafts are estimated to take longer than its 74 ms a token"
     assert choice_line(alone) == f"{line} (measured) {by}"
     short = {"preset": "auto", "tpot_s": 0.03}
     assert choice_line(short).startswith("auto: the schedule that it begins with; ")

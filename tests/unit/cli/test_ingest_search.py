@@ -52,6 +52,13 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_the_first_ingest_says_where_texts_are_kept(notes: Path) -> None:
+    said = "keeps the texts of the documents, and their index, in here\n"
+    flags = ("ingest", "notes", "--embedding", "lexical", "--folder", "here")
+    assert said in run(*flags)[2]
+    assert said not in run(*flags)[2]
+
+
 def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> None:
     counts = answer("ingest", "notes", "--embedding", "lexical")
     assert (counts["added"], counts["unchanged"], counts["refused"]) == (3, 0, [])

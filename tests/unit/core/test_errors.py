@@ -64,10 +64,15 @@ def test_a_file_that_cannot_be_read_is_named() -> None:
 
 def test_why_an_address_cannot_be_listened_on() -> None:
     taken = OSError(errno.EADDRINUSE, "error while attempting to bind on address ('::1', 80)")
-    assert listen_words(taken) == os.strerror(errno.EADDRINUSE)
-    assert listen_words(OSError(-2, "Name or service not known")) == "Name or service not known"
-    assert listen_words(OSError(0, "nothing")) == "nothing"
-    assert listen_words(OSError("broken")) == "broken"
+    words = "port 80 is in use: another process listens on ::1:80"
+    assert listen_words(taken, "::1", 80) == words
+    for error, why in (
+        (OSError(errno.EACCES, "bind on address ('::1', 80)"), os.strerror(errno.EACCES)),
+        (OSError(-2, "Name or service not known"), "Name or service not known"),
+        (OSError(0, "nothing"), "nothing"),
+        (OSError("broken"), "broken"),
+    ):
+        assert listen_words(error, "h", 80) == f"h:80 cannot be listened on: {why}"
 
 
 def test_an_engine_that_was_stuck_says_for_how_long() -> None:

@@ -21,7 +21,7 @@ def line(**more: Any) -> str:
 
 
 def test_speed_share_and_gain_are_said_in_a_line() -> None:
-    expected = "50 tokens/s, 44% by the small model, 2.1 times as fast as the cloud alone"
+    expected = "50 tokens/s, 44% by the small model, 2.1 times as fast as the large model alone"
     assert line(choice=MEASURED) == expected
     assert plain_line(ANSWER, "stop", alone_tpot_s=0.042) == expected
 
@@ -45,6 +45,20 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
     [
         ({"tpot_s": 0.25}, "4.0 tokens/s, 44% by the small model"),
         ({"drafted": 0, "accepted": 0}, "50 tokens/s, by the large model alone"),
+        ({"drafted": 8, "accepted": 0}, "50 tokens/s, by the large model alone"),
+        (
+            {"tokens": 300, "accepted_memory_tokens": 1, "accepted": 2, "cloud_accepted": 1}
+            | {"cloud_drafted": 9},
+            "50 tokens/s, by the large model alone",
+        ),
+        (
+            {"cloud_drafted": 9, "cloud_accepted": 6},
+            "50 tokens/s, 44% by the small model, 12% by drafts of the cloud",
+        ),
+        (
+            {"drafted": 0, "accepted": 0, "unverified": [1, 2]},
+            "50 tokens/s; 2 tokens unverified: the cloud was lost",
+        ),
         (
             {"accepted_memory_tokens": 12},
             "50 tokens/s, 20% by the small model, 24% repeated from earlier text",
@@ -56,7 +70,7 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
         ({"tokens": 1, "tpot_s": None, "accepted": 1}, "1 token, 100% by the small model"),
         (
             {"choice": {**MEASURED, "cloud_alone_tpot_s": 0.0199}},
-            "50 tokens/s, 44% by the small model, about as fast as the cloud alone",
+            "50 tokens/s, 44% by the small model, about as fast as the large model alone",
         ),
         (
             {"unverified": [1, 2]},

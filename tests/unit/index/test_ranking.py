@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tandem.index import lexical
+from tandem.index.owners import OPERATORS
 from tandem.index.relevance import COSINE_WEIGHT, COVERAGE_WEIGHT, ORIGIN
 from tandem.index.searcher import ranked
 from tandem.index.store import Found
@@ -139,6 +140,27 @@ def bm25_by_definition(texts: dict[int, str], query: str) -> dict[int, float]:
     return scores
 
 
+@pytest.mark.parametrize("most", [lexical.MOST_LEVELS, 0])
+def test_words_are_erased_as_often_as_documents_are_removed(
+    database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """FTS5 takes a level for each time that it rewrites an index of some pages, and reads nothing
+    of one with 2,000. `most` 0: they are all begun anew each time."""
+    monkeypatch.setattr(lexical, "MOST_LEVELS", most)
+    texts = {number: " ".join(f"w{number}x{each}" for each in range(50)) for number in range(40)}
+    lexical.add(database, texts.items())
+    for number in range(40, 2140 if most else 60):
+        texts[number] = f"word{number} again"
+        lexical.add(database, [(number, texts[number])])
+        if (gone := number - 1) >= 40:
+            lexical.remove(database, [(gone, texts.pop(gone))])
+        lexical.erase(database, [(texts.items(), OPERATORS)])
+    key = lexical.every(database)[0].id
+    assert lexical.digest(database) == lexical.digest_of(texts.items(), key) % lexical.DIGESTS
+    assert list(lexical.rank(database, f"word{max(texts)}", 5)) == [max(texts)]
+    assert lexical.rank(database, f"word{max(texts) - 1}", 5) == {}
+
+
 def test_bm25_follows_every_change(database: sqlite3.Connection) -> None:
     source = random.Random(3)
     texts = dict[int, str]()
@@ -150,7 +172,7 @@ def test_bm25_follows_every_change(database: sqlite3.Connection) -> None:
             gone = source.choice(list(texts))
             lexical.remove(database, [(gone, texts.pop(gone))])
         if number % 40 == 7:
-            lexical.erase(database)
+            lexical.erase(database, [(texts.items(), OPERATORS)])
         if number % 20 == 7 and texts:
             scores = bm25_by_definition(texts, query)
             order = sorted(scores, key=lambda each: (-round(scores[each], 9), each))

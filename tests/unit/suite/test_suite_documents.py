@@ -9,6 +9,7 @@ import pytest
 
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.suite.suite_documents import (
+    Filled,
     SuiteDocuments,
     demo_documents,
     document_flags,
@@ -26,7 +27,7 @@ async def test_each_side_gets_its_own_once(tmp_path: Path) -> None:
     ):
         addresses = {"device": device.running.target, "cloud": cloud.running.target}
         first = await fill(documents, addresses)
-        assert first == {"device": 5, "cloud": 16}
+        assert first == Filled({"device": 5, "cloud": 16})
         before = (await cloud.client.stats()).generation
         assert await fill(documents, addresses) == first
         assert (await cloud.client.stats()).generation == before  # nothing was written again
@@ -37,7 +38,25 @@ async def test_each_side_gets_its_own_once(tmp_path: Path) -> None:
             assert (await side.client.search(question)).hits[0].document_id == best
 
 
-async def test_a_refused_document_ends_it(tmp_path: Path) -> None:
+async def test_a_damaged_document_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "torn.pdf").write_bytes(b"%PDF-1.4 nothing")
+    (notes / "latin.txt").write_bytes(b"\x00\x01" * 40)
+    (notes / "trip.md").write_text("The door code is 8841.")
+    documents = SuiteDocuments((notes,), ())
+    async with (
+        retriever(tmp_path / "device") as device,
+        retriever(tmp_path / "cloud", "cloud") as cloud,
+    ):
+        addresses = {"device": device.running.target, "cloud": cloud.running.target}
+        filled = await fill(documents, addresses)
+        assert filled.counts == {"device": 1, "cloud": 0}
+        assert sorted(refusal.id for refusal in filled.refused) == ["latin.txt", "torn.pdf"]
+        assert device.index.texts().keys() == {"trip.md"}
+
+
+async def test_where_nothing_can_be_read_no_suite_starts(tmp_path: Path) -> None:
     (tmp_path / "torn.pdf").write_bytes(b"%PDF-1.4 nothing")
     documents = SuiteDocuments((tmp_path / "torn.pdf",), ())
     async with (
@@ -45,7 +64,9 @@ async def test_a_refused_document_ends_it(tmp_path: Path) -> None:
         retriever(tmp_path / "cloud", "cloud") as cloud,
     ):
         addresses = {"device": device.running.target, "cloud": cloud.running.target}
-        with pytest.raises(TandemError, match=r"torn\.pdf"):
+        with pytest.raises(
+            TandemError, match=r"none of the device.s documents can be read; .*torn\.pdf"
+        ):
             await fill(documents, addresses)
 
 

@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Turn
 from tandem.text.chat_rendering import ChatRendering, continued_tokens, read_variables

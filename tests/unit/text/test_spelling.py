@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.demo import demo_folder
 from tandem.testing.scripted import ScriptedTokenizer
 from tandem.text import Tokenizer

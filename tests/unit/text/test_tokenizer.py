@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.text.answer_text import AnswerText
 from tandem.text.tokenizer import TextTokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_description import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Turn
 from tandem.text.tokenizer import TextTokenizer

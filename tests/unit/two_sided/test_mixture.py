@@ -213,7 +213,7 @@ def test_a_draft_is_of_the_vocabulary_at_either_side(side: Side, token_id: int) 
 
 def test_the_weights_of_each_side_by_its_name() -> None:
     weights = Weights(device=0.25, cloud=0.75)
-    assert [weights.of(side) for side in Side] == [0.25, 0.75]
+    assert [weights[side] for side in Side] == [0.25, 0.75]
     assert [side.other for side in Side] == [Side.CLOUD, Side.DEVICE]
 
 

@@ -30,7 +30,7 @@ def test_nothing_is_decided_while_anything_is_unknown() -> None:
     assert not BothSides().complete
     for field in ("decode_s", "transfer_s", "acceptance"):
         for side in Side:
-            known = {name: FULL.of(Side[name.upper()]) for name in ("device", "cloud")}
+            known = {name: FULL[Side[name.upper()]] for name in ("device", "cloud")}
             name = side.name.lower()
             known[name] = replace(known[name], **{field: UNKNOWN})
             assert not BothSides(**known).complete

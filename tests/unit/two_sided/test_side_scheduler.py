@@ -30,7 +30,7 @@ def random_sides(source: random.Random) -> BothSides:
 
 def piecewise_gain_s(both: BothSides, aggregating: Side) -> float:
     """ΔZ by cases, with DRAGON's misprints corrected; l aggregates."""
-    here, there = both.of(aggregating), both.of(aggregating.other)
+    here, there = both[aggregating], both[aggregating.other]
     rtt_s, lead_s = both.round_trip_s, there.decode_s - here.decode_s
     own, other = here.acceptance, there.acceptance
     if here.decode_s <= there.decode_s - rtt_s:
@@ -83,7 +83,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         (replace(both.cloud, transfer_s=-1.0), "cloud.transfer_s"),
     ):
         with pytest.raises(InvalidArgument) as caught:
-            choose_side(replace(both, cloud=wrong), Side.DEVICE)
+            choose_side(both._replace(cloud=wrong), Side.DEVICE)
         assert caught.value.field == field
     with pytest.raises(InvalidArgument, match="hysteresis_s"):
         choose_side(both, Side.DEVICE, hysteresis_s=-1.0)

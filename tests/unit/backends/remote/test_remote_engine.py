@@ -306,7 +306,7 @@ def test_a_server_that_is_gone_is_named(fake: FakeServer) -> None:
     engine = engine_of(fake)
     session = engine.open(64)
     for rows in (1, 2):
-        with pytest.raises(EngineFailed, match=r"http://127\.0\.0\.1:9 cannot be reached"):
+        with pytest.raises(EngineFailed, match="server cannot be reached"):
             feed(engine, session, [1, 2], rows)
 
 

@@ -1,0 +1,286 @@
+"""Answers that survive their callers' connections: nothing is lost, nobody else finds them, and
+they are kept for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import httpx2
+import pytest
+
+from tandem.gateway.app import GatewaySettings, make_app
+from tandem.gateway.kept_answers import KeptAnswers
+from tandem.gateway.server import HttpServer
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.access_keys import KEY_BYTES, key_line, new_key, parse_keys
+from tandem.net.scopes import Scope
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem_api.common.v1 import generation_pb2 as pb
+from tests.gateway.http_suite import MODEL, TIMEOUT_S, NoTexts, chat_body
+
+CHAT = "/v1/chat/completions"
+STREAMS = "/v1/tandem/streams"
+RESPONSES = "/v1/responses"
+RESUMABLE = chat_body(stream=True, tandem={"resumable": True})
+BACKGROUND = {"model": MODEL, "input": "hello", "background": True}
+TEXT = "abcdefghij"
+OWNER, OTHER = (new_key(bytes([number]) * KEY_BYTES) for number in (7, 8))
+KEYS = parse_keys(
+    f"{key_line('owner', OWNER, {Scope.GENERATE})}\n{key_line('other', OTHER, {Scope.GENERATE})}"
+)
+GONE_S = 0.2
+
+
+@dataclass
+class Waiting(NoTexts):
+    """Says the first four letters of `TEXT`, and the others once `resumed` is set."""
+
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
+    running: int = 0
+    leaving: bool = False
+
+    async def describe(self) -> pb.DescribeResponse:
+        described = pb.DescribeResponse(presets=["auto"])
+        described.target.model_name = MODEL
+        return described
+
+    async def stream(
+        self, request: GenerationRequest, timeout_s: float
+    ) -> AsyncGenerator[Generated]:
+        self.running += 1
+        answer = Generated(preset="auto", session="s", prompt_tokens=3)
+        try:
+            for place, letter in enumerate(TEXT):
+                if place == 4:
+                    await self.resumed.wait()
+                answer.take(pb.Committed(text=letter, token_ids=[place]), 0.0)
+                yield answer
+            answer.end(pb.Summary(finish_reason="stop", preset="auto", tokens=len(TEXT)), 0.1)
+            yield answer
+        finally:
+            self.running -= 1
+
+
+@dataclass(frozen=True)
+class Served:
+    suite: Waiting
+    http: httpx2.AsyncClient
+
+    async def begun(self) -> list[str]:
+        """The ids of the first three events of a stream, whose connection is closed then."""
+        ids = []
+        async with self.http.stream("POST", CHAT, json=RESUMABLE) as answer:
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                if line.startswith("id: "):
+                    ids.append(line.removeprefix("id: "))
+                if len(ids) == 3:
+                    break
+        return ids
+
+    async def begun_address(self) -> str:
+        """Where a stream that has begun is taken up."""
+        return address_of(await self.begun())
+
+    async def idle(self) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while self.suite.running:
+                await asyncio.sleep(0.005)
+
+    async def response(self, number: str, status: str) -> dict[str, Any]:
+        """The response once it has this status."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                found: dict[str, Any] = (await self.http.get(f"{RESPONSES}/{number}")).json()
+                if found["status"] == status:
+                    return found
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(kept_s: float | None = None, keys: bool = False) -> AsyncIterator[Served]:
+    suite = Waiting()
+    with pytest.MonkeyPatch.context() as patch:
+        if kept_s is not None:
+            patch.setattr("tandem.gateway.app.KeptAnswers", partial(KeptAnswers, kept_s=kept_s))
+        settings = GatewaySettings(keys=(lambda: KEYS) if keys else None)
+        app = make_app(suite, Metrics(new_registry(), "device"), settings)
+        headers = {"Authorization": f"Bearer {OWNER}"}
+        async with (
+            HttpServer(app, "127.0.0.1", 0) as server,
+            httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=TIMEOUT_S) as http,
+        ):
+            yield Served(suite, http)
+            suite.resumed.set()
+
+
+def address_of(ids: list[str]) -> str:
+    return f"{STREAMS}/{ids[0].rpartition(':')[0]}"
+
+
+def texts(stream: str) -> str:
+    """The text that the events of a chat make up."""
+    lines = (line.removeprefix("data: ") for line in stream.splitlines() if "data: " in line)
+    chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+    choices = (choice for chunk in chunks for choice in chunk["choices"])
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def without_ids(stream: str) -> list[str]:
+    return [line for line in stream.splitlines() if line and not line.startswith("id: ")]
+
+
+async def test_a_stream_goes_on_without_its_caller_and_is_taken_up_after_the_last_event() -> None:
+    async with served() as here:
+        ids = await here.begun()
+        assert here.suite.running == 1
+        here.suite.resumed.set()
+        await here.idle()
+        address = address_of(ids)
+        whole = (await here.http.get(address)).text
+        assert texts(whole) == TEXT
+        assert whole.endswith("data: [DONE]\n\n")
+        rest = (await here.http.get(address, headers={"Last-Event-ID": ids[2]})).text
+        assert whole.endswith(rest)
+        assert rest == whole[whole.index(f"id: {ids[2]}") :].partition("\n\n")[2]
+        assert (await here.http.get(f"{address}?starting_after=2")).text == rest
+
+
+async def test_a_stream_is_taken_up_while_it_goes_on_by_several_readers() -> None:
+    async with served() as here:
+        ids = await here.begun()
+        address = address_of(ids)
+        readers = [asyncio.create_task(here.http.get(address)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        here.suite.resumed.set()
+        first, *others = [(await reader).text for reader in readers]
+        assert texts(first) == TEXT
+        assert others == [first, first]
+
+
+async def test_what_is_not_to_survive_ends_with_its_connection() -> None:
+    async with served() as here:
+        body = chat_body(stream=True)
+        async with here.http.stream("POST", CHAT, json=body) as answer:
+            lines = answer.aiter_lines()
+            first = json.loads((await anext(lines)).removeprefix("data: "))
+            assert here.suite.running == 1
+        await here.idle()
+        assert (await here.http.get(f"{STREAMS}/{first['id']}")).status_code == 404
+
+
+async def test_a_resumable_stream_is_the_same_as_another() -> None:
+    async with served() as here:
+        here.suite.resumed.set()
+        kept = (await here.http.post(CHAT, json={**RESUMABLE, "seed": 1})).text
+        other = (await here.http.post(CHAT, json=chat_body(stream=True, seed=1))).text
+        assert "id: " not in other
+        assert texts(kept) == texts(other) == TEXT
+        assert len(without_ids(kept)) == len(without_ids(other))
+
+
+@pytest.mark.parametrize("what", ["stream", "response"])
+async def test_nobody_but_its_owner_finds_an_answer(what: str) -> None:
+    async with served(keys=True) as here:
+        if what == "stream":
+            address = await here.begun_address()
+        else:
+            made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+            address = f"{RESPONSES}/{made['id']}"
+        here.suite.resumed.set()
+        stranger = {"Authorization": f"Bearer {OTHER}"}
+        refused = await here.http.get(address, headers=stranger)
+        unknown = await here.http.get(f"{address[:-4]}0000", headers=stranger)
+        assert (refused.status_code, unknown.status_code) == (404, 404)
+        assert refused.json()["error"]["code"] == unknown.json()["error"]["code"] == "not_found"
+        if what == "response":
+            assert (await here.http.delete(address, headers=stranger)).status_code == 404
+        assert (await here.http.get(address)).status_code == 200
+
+
+async def test_an_answer_that_nobody_reads_ends_and_is_forgotten() -> None:
+    async with served(kept_s=GONE_S) as here:
+        ids = await here.begun()
+        assert here.suite.running == 1
+        await here.idle()  # though it would wait for ever
+        address = address_of(ids)
+        assert (await here.http.get(address)).status_code == 404
+
+
+async def test_an_answer_is_kept_while_somebody_reads_it() -> None:
+    async with served(kept_s=GONE_S) as here:
+        ids = await here.begun()
+        address = address_of(ids)
+        reading = asyncio.create_task(here.http.get(address))
+        await asyncio.sleep(3 * GONE_S)
+        assert here.suite.running == 1
+        here.suite.resumed.set()
+        assert texts((await reading).text) == TEXT
+
+
+async def test_a_key_has_so_many_answers_kept_and_another_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_OF_ONE", 2)
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_KEPT", 3)
+    async with served(keys=True) as here:
+        made = [(await here.http.post(RESPONSES, json=BACKGROUND)).json()["id"] for _ in range(2)]
+        assert (await here.http.post(RESPONSES, json=BACKGROUND)).status_code == 429
+        other = {"Authorization": f"Bearer {OTHER}"}
+        statuses = [
+            (await here.http.post(RESPONSES, json=BACKGROUND, headers=other)).status_code
+            for _ in range(2)
+        ]
+        assert statuses == [200, 429], "three are kept"
+        assert here.suite.running == 3
+        assert (await here.http.delete(f"{RESPONSES}/{made[0]}")).json()["deleted"]
+        assert (await here.http.post(RESPONSES, json=BACKGROUND)).status_code == 200
+
+
+async def test_events_that_are_not_kept_any_more_are_said_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_BYTES", 2000)
+    async with served() as here:
+        ids = await here.begun()
+        here.suite.resumed.set()
+        await here.idle()
+        address = address_of(ids)
+        gone = await here.http.get(address)
+        assert (gone.status_code, gone.json()["error"]["code"]) == (410, "events_dropped")
+        (place,) = [int(word) for word in gone.json()["error"]["message"].split() if word.isdigit()]
+        rest = (await here.http.get(f"{address}?starting_after={place - 1}")).text
+        assert rest.startswith(f"id: {ids[0].rpartition(':')[0]}:{place}\n")
+        assert rest.endswith("data: [DONE]\n\n")
+
+
+async def test_a_response_in_the_background_is_there_when_it_is_asked_for() -> None:
+    async with served() as here:
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        assert (made["status"], made["background"]) == ("in_progress", True)
+        here.suite.resumed.set()
+        done = await here.response(made["id"], "completed")
+        assert done["output"][0]["content"][0]["text"] == TEXT
+        events = (await here.http.get(f"{RESPONSES}/{made['id']}?stream=true")).text
+        after = (await here.http.get(f"{RESPONSES}/{made['id']}?stream=true&starting_after=1")).text
+        assert events.endswith(after)
+        assert "response.created" in events
+        assert "response.created" not in after
+        assert after.endswith("data: [DONE]\n\n")
+
+
+async def test_a_response_that_is_deleted_ends() -> None:
+    async with served() as here:
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        assert here.suite.running == 1
+        gone = (await here.http.delete(f"{RESPONSES}/{made['id']}")).json()
+        assert gone == {"id": made["id"], "object": "response", "deleted": True}
+        await here.idle()
+        assert (await here.http.get(f"{RESPONSES}/{made['id']}")).status_code == 404

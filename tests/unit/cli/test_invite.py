@@ -1,0 +1,80 @@
+"""What a verifier makes for other machines, and when it does."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tandem.commands.invite import with_invitation
+from tandem.net.access import server_access
+from tandem.net.invitation import parse_invitation, sha256_of
+from tandem.net.scopes import Scope
+from tandem.services.verifier.config import VerifierSettings
+from tandem.settings import load_settings, parse_flags
+
+OPEN = ["--host", "0.0.0.0"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "tandem" / "verifier"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--host", "localhost"],
+        [*OPEN, "--insecure"],
+        [*OPEN, "--tls-certificate", "cloud.crt"],
+        [*OPEN, "--tls-ca", "ca.crt"],
+        [*OPEN, "--keys-file", "cloud.keys"],
+        [*OPEN, "--port", "0"],
+        [*OPEN, "--no-such-flag"],
+    ],
+)
+def test_nobody_is_invited_by_who_serves_this_machine_or_was_given_files(
+    flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert with_invitation(flags) == flags
+    assert capsys.readouterr() == ("", "")
+    assert not folder.exists()
+
+
+def test_the_line_names_certificate_and_key_of_the_service_and_stays_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = with_invitation(["--host", "192.0.2.7", "--port", "50951"])
+    told = capsys.readouterr()
+    line = (folder / "join").read_text().strip()
+    invitation = parse_invitation(line)
+    assert str(invitation.endpoint) == "192.0.2.7:50951"
+    assert invitation.sha256 == sha256_of((folder / "verifier.crt").read_text())
+    # No terminal: what is printed may be kept in a log.
+    assert invitation.key not in told.err
+    assert str(folder / "join") in told.err
+    for name in ("join", "joined.key", "verifier.key"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
+
+    access = server_access(load_settings(VerifierSettings, parse_flags(VerifierSettings, flags)))
+    assert access.identity is not None
+    assert access.keys is not None
+    caller = access.keys.current().caller(invitation.key)
+    assert caller is not None
+    assert (caller.holder, caller.scopes) == ("joined", frozenset({Scope.VERIFY}))
+
+    with_invitation(["--host", "192.0.2.7", "--port", "50951"])
+    assert (folder / "join").read_text().strip() == line
+
+
+def test_on_a_terminal_the_whole_line_is_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with_invitation(OPEN)
+    line = (folder / "join").read_text().strip()
+    assert f"tandem join '{line}'" in capsys.readouterr().err
+    assert not line.startswith("0.0.0.0"), "an address that others can call"
