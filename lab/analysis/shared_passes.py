@@ -248,8 +248,6 @@ class _Member(Timeline):
         now = self.crowd.now
         self.estimates.passed(work.verify_s, work.drafts, now)
         self.estimates.sharing.add(work.batch_size, now)
-        if work.drafts:
-            self.estimates.wait.add(work.queue_s, now)
 
     def follow(self) -> None:
         """Go on with the schedule that its controller takes for what was measured."""

@@ -24,7 +24,7 @@ from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import CloudDrafts, Control
-from tandem.specdec.cloud_drafting import PROBE_LENGTH, probe_interval
+from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
 from tandem.specdec.presets import Preset
 
 ANSWER_TOKENS = (64, 192)
@@ -267,7 +267,7 @@ class _Verifier:
             most = min(plan.preset.cloud_draft_length, session.wanted - session.committed - 1)
             count = budget.drafts(estimate.next_rate, most)
             session.rested = 0 if count else session.rested + 1
-            if session.rested >= probe_interval(budget):
+            if session.rested >= PROBE_INTERVAL:
                 session.rested, count = 0, min(PROBE_LENGTH, most)
             session.taken = count
             counts.append(count)

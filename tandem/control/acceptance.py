@@ -95,7 +95,7 @@ class SessionAcceptanceRate:
         off = (seen.right + weight * usual) / known - usual
         # Of many sessions that are alike, some seem better or worse by chance. Drafts of the lucky
         # ones would cost all others more than they bring, so a standard deviation of what chance
-        # gives is not believed.
+        # gives is not believed. Without that `auto` is at 0.91 where other load comes and goes.
         chance = sqrt(usual * (1 - usual) / known)
         return usual + copysign(max(0.0, abs(off) - chance), off)
 
@@ -134,7 +134,8 @@ class AnswerAcceptanceRate(AcceptanceRate):
         super().add(accepted, rejected)
 
     def undrafted(self, tokens: int) -> None:
-        """Record tokens that came without drafts: what is known of this place in the text ages."""
+        """Record tokens that came without drafts: what is known of this place in the text ages.
+        Without that `auto` is at 0.81 where acceptance goes from 0.9 to 0.05 and back."""
         left = self._keep**tokens
         weight = max(min(self.weight, self._config.few_tokens), left * self.weight)
         self.right *= weight / self.weight

@@ -45,11 +45,6 @@ class CloudDraftBudget:
         before_s = self._step_s or seconds
         self._step_s = before_s + self._config.follow * (seconds - before_s)
 
-    @property
-    def sessions(self) -> float:
-        """Sessions that share the passes, of late; at least 1."""
-        return self._passes.sessions
-
     def drafts(self, acceptance_rate: float, most: int, *, by_model: bool = True) -> int:
         """Return how many of `most` tokens to draft for a session before its next pass. Each takes
         a step, unless it is not made `by_model`, and a row of the pass, which all sessions that
@@ -57,20 +52,6 @@ class CloudDraftBudget:
         are worth it."""
         cost = self._cost(made=not by_model)
         return worth_drafting(acceptance_rate, most, cost, self._config)
-
-    def longest(self, most: int) -> int:
-        """Return how many of `most` tokens may be drafted at once. Few, where others share the
-        pass: they wait for the longest drafts of all. And one or two at first, as long as next to
-        nothing is known of such drafts: many sessions learn more from one each than one from
-        many."""
-        few = self._config.few_tokens
-        seen = self.acceptance.judged
-        first = 1 + seen
-        if self._passes.alone:
-            first *= 2
-        else:
-            most = min(most, few)
-        return most if seen >= few else min(most, first)
 
     def speed(self, acceptance_rate: float, count: int, *, made: bool = False) -> float:
         """Return how fast tokens come with `count` drafts, relative to none. `made`: they are there

@@ -39,7 +39,7 @@ class Conditions:
 
     `acceptance_rate`: of drafts, a share of 1. `sharing`: sessions a pass. `alone_s`: a token of
     the cloud alone, with the drafts that it makes itself, as it was measured; None: not measured.
-    `wait_s`: how long work waits for a pass under way. `cloud_drafts`: how many drafts of its own
+    `cloud_drafts`: how many drafts of its own
     such a pass judges. `slowdown`: how many times as long a pass takes beside the edge's drafting.
     `message_s`: what the processors spend on a message."""
 
@@ -48,7 +48,6 @@ class Conditions:
     acceptance_rate: float
     sharing: float = 1.0
     alone_s: float | None = None
-    wait_s: float = 0.0
     cloud_drafts: float = 0.0
     slowdown: float = 1.0
     message_s: float = 0.0

@@ -30,8 +30,8 @@ class Answer:
     `tokens`: how many of text. `accepted`, `rejected`: drafts of the draft model that it settled;
     those after a rejected one are in neither. `undrafted`: tokens for which no draft was in flight.
     `gap_s`: since the message before on the same stream; None: it is the first. `verify_s`: of its
-    pass, which waited for `queue_s`, was shared by so many `sessions` and judged `rows` drafts,
-    whoever made them; 0: there was none. `reads_prompt`: that pass was the first of the stream."""
+    pass, which was shared by so many `sessions` and judged `rows` drafts, whoever made them; 0:
+    there was none. `reads_prompt`: that pass was the first of the stream."""
 
     tokens: int
     accepted: int = 0
@@ -39,7 +39,6 @@ class Answer:
     undrafted: int = 0
     gap_s: float | None = None
     verify_s: float = 0.0
-    queue_s: float = 0.0
     sessions: int = 1
     rows: int = 0
     reads_prompt: bool = False

@@ -1,10 +1,10 @@
 """The expected time of a token under each schedule, in closed form.
 
-A cloud that goes on alone takes `own` seconds for a token. A correction voids all drafts, and the
+A cloud that goes on alone takes `alone` seconds for a token. A correction voids all drafts, and the
 next ones come a round trip later, one every `spacing` seconds; meanwhile the cloud goes on. Draft
-number i is there in time if rtt + i·spacing ≤ (i - 1)·own, so the edge leads after
-(rtt + own)/(own - spacing) - 1 tokens, if all of its drafts stood until then. From there on a pass
-takes the n drafts that come while the one before runs, as far as they pay, and yields
+number i is there in time if rtt + i·spacing ≤ (i - 1)·alone, so the edge leads after
+(rtt + alone)/(alone - spacing) - 1 tokens, if all of its drafts stood until then. From there on a
+pass takes the n drafts that come while the one before runs, as far as they pay, and yields
 (1 - a^(n+1))/(1 - a) tokens. The edge leads with probability a^lead.
 
 Pure arithmetic; tested against the event-by-event timelines of `lab/analysis/epoch_timeline.py`."""
@@ -36,24 +36,22 @@ def expected_tpot_s(
         return alone_s
     alone_s *= conditions.slowdown
     pass_s *= conditions.slowdown
-    # Where others share the passes, a cloud leaves drafting to an edge that drafts.
-    own_s = pass_s if conditions.shared else alone_s
     rate: float = min(conditions.acceptance_rate, config.surest)
     step_s = conditions.pair.draft_s + conditions.message_s
-    away_s = conditions.rtt_s + conditions.wait_s + pass_s + step_s
+    away_s = conditions.rtt_s + pass_s + step_s
     spacing_s = max(step_s, away_s / schedule.window)
-    leads = rate ** _lead(conditions.rtt_s, own_s, spacing_s)
+    leads = rate ** _lead(conditions.rtt_s, alone_s, spacing_s)
     row_s = conditions.slowdown * conditions.pair.verify_further_s
     come = (pass_s - spacing_s) / (spacing_s - row_s) if spacing_s > row_s else schedule.window
     pay = worth_drafting(rate, schedule.window, row_s / pass_s, config)
     count = max(0.0, min(come, pay))
     led_s = (pass_s + count * row_s) / tokens_per_pass(rate, count)
-    cost_s: float = (1 - leads) * own_s + leads * led_s
+    cost_s: float = (1 - leads) * alone_s + leads * led_s
     return cost_s
 
 
-def _lead(rtt_s: float, own_s: float, spacing_s: float) -> float:
+def _lead(rtt_s: float, alone_s: float, spacing_s: float) -> float:
     """Return after how many tokens of the cloud the edge leads; infinite where it never does."""
-    if spacing_s >= own_s:
+    if spacing_s >= alone_s:
         return inf
-    return ceil((rtt_s + own_s) / (own_s - spacing_s)) - 1
+    return ceil((rtt_s + alone_s) / (alone_s - spacing_s)) - 1

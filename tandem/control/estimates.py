@@ -117,7 +117,6 @@ class WarmStart:
     alone_tokens: float = 0.0
     cloud_drafts: Aged = ()
     trip: Aged = ()
-    wait: Aged = ()
     row_share: float | None = None
     acceptance: AcceptanceKnown | None = None
     prompt_row_s: float = 0.0
@@ -157,11 +156,11 @@ class Estimates:
         the cloud alone seems slower than it is, and drafts go on that lose a third of the time
         (`test_where_drafts_slow_the_passes_it_is_hardly_slower_either`)."""
         self.alone = recent(warm_start.alone)
-        """From one pass of the cloud alone to the next, relative to a pass over one token."""
+        """From one pass of the cloud alone to the next, relative to a pass over one token. In
+        seconds it would not follow a load: 0.93 where other load comes and goes each second."""
         self.alone_tokens = Mean(config.keep, warm_start.alone_tokens)
         """Tokens that a pass of the cloud alone brings."""
         self._cloud_drafts = recent(warm_start.cloud_drafts)
-        self.wait = recent(warm_start.wait)
         self.sharing = recent()
         self.acceptance = AnswerAcceptanceRate(config, warm_start.acceptance)
         self._beside_cloud = warm_start.beside_cloud
@@ -207,7 +206,8 @@ class Estimates:
 
     @property
     def row_share(self) -> float:
-        """The time that a further row of a pass adds, relative to the first."""
+        """The time that a further row of a pass adds, relative to the first. With what the cloud
+        said when it started alone, `auto` is at 0.96 where other load comes and goes."""
         return self._config.prior_row_share if self._share is None else self._share
 
     def set_prior_row_share(self, row_share: float) -> None:
@@ -284,7 +284,6 @@ class Estimates:
             self.acceptance.rate,
             sharing=self.sharing.value or 1.0,
             alone_s=self.alone_s,
-            wait_s=self.wait.value or 0.0,
             slowdown=max(1.0, times_s[1] / first_s),
             cloud_drafts=self._cloud_drafts.mean,
             message_s=self._config.message_s,
@@ -302,7 +301,6 @@ class Estimates:
             trip=tuple(
                 (now - at, value) for at, value in list(self._trips)[-self._config.few_tokens :]
             ),
-            wait=self.wait.aged(now),
             row_share=self._share,
             acceptance=self.acceptance.known,
         )

@@ -44,8 +44,6 @@ class LeastCost(AdaptiveController):
         self.schedule = self._alone
         self._never_pays = False
         """Whether no pass of the cloud over drafts can be worth it."""
-        self._settles = False
-        """Whether the next answer still belongs to the schedule before."""
         self._trial: _Trial | None = None
         self._unspent = 0.0
         """Tokens that bear the next trial: those since the last one, less what that one lost."""
@@ -89,16 +87,13 @@ class LeastCost(AdaptiveController):
         """Learn from an answer to the schedule in use. The first pass of a stream is over the
         prompt; one that others share says nothing of the cloud alone."""
         estimates = self.estimates
-        settled, self._settles = not self._settles, False
         if answer.verify_s <= 0:
             return
         estimates.sharing.add(answer.sessions, now)
-        if not settled or answer.reads_prompt:
+        if answer.reads_prompt:
             return
         busy = self.schedule.window > 0
         estimates.passed(answer.verify_s, answer.rows, now, busy=busy)
-        if answer.rows:
-            estimates.wait.add(answer.queue_s, now)
         if not busy and answer.gap_s is not None:
             pass_s = answer.verify_s / (1 + estimates.row_share * answer.rows)
             estimates.decoded_alone(answer.gap_s / pass_s, answer.tokens, answer.rows, now)
@@ -192,7 +187,6 @@ class LeastCost(AdaptiveController):
         self._decides_at = -inf
 
     def _follow(self, schedule: Schedule) -> None:
-        self._settles = self._settles or schedule != self.schedule
         self.schedule = schedule
 
     def _reason(self, now: Conditions) -> Reason:

@@ -75,7 +75,6 @@ class ChoiceFigures:
     per_draft_token_s: Annotated[
         float, Field(description="Time that each draft token adds to a pass.")
     ]
-    queue_wait_s: Annotated[float, Field(description="Time that a pass waits for its turn.")]
     batch_sessions: Annotated[float, Field(description="Sessions that share a pass.")]
     round_trip_s: Annotated[float, Field(description="Network round trip.")]
     cloud_alone_measured: Annotated[
@@ -430,7 +429,6 @@ def choice_estimates(figures: Mapping[str, Any]) -> str:
             f"pass {_duration(choice['target_pass_s'])}"
             f" and {_duration(choice['per_draft_token_s'])} a draft",
             f"round trip {_duration(choice['round_trip_s'])}",
-            f"wait {_duration(choice['queue_wait_s'])}",
             f"{choice['batch_sessions']:.1f} sessions a pass",
             f"decided {choice['decisions']} times, last by {choice['reason']}",
         )

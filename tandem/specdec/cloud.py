@@ -18,7 +18,6 @@ from enum import StrEnum
 
 from tandem.control.acceptance import PooledAcceptanceRate, SessionAcceptanceRate
 from tandem.control.cloud_draft_budget import CloudDraftBudget
-from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.pass_budget import PassBudget, decodes_alone
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, one_hot
@@ -67,9 +66,6 @@ _EXPECTED_YIELD = 2.0
 """Tokens that a pass over drafts is expected to yield, before the first one."""
 _YIELD_WEIGHT = 0.2
 """Weight of each new pass in the mean yield."""
-_PASSES_WITHOUT = 2
-"""Passes in a row without a draft of the edge that do not mean that it stopped drafting: after a
-correction its next drafts may take as long."""
 
 
 class State(StrEnum):
@@ -184,9 +180,6 @@ class CloudMachine:
         if opening.settings.may_draft_in_cloud:
             known = memory if may_recall(opening) else None
             self._cloud_drafting = self._drafting_of(draft_budget, known)
-        # What an edge sent so far, and passes since its last draft.
-        self._edge_drafts = 0
-        self._passes_without = 0
         # What the draft model does while the next pass waits for it.
         self._awaited_task: DraftTask | None = None
 
@@ -319,8 +312,6 @@ class CloudMachine:
             self._rounds.receive_tree(draft)
             return []
         self._pending.check(draft)
-        self._edge_drafts += len(draft.token_ids)
-        self._passes_without = 0
         if not self._pending.add(draft):
             # Other tokens are committed, or wait, than were drafted: the edge learns it from what
             # is committed. The distribution kept for what follows the text stays as it is.
@@ -518,22 +509,10 @@ class CloudMachine:
         """Return whether the cloud drafts before it decodes alone. The first pass has no drafts,
         since it computes the prompt meanwhile; but where the text depends on drafts, a resumed
         session has them where it had them before."""
-        if self._cloud_drafting is None or self._leaves_drafting_to_edge:
-            return False
-        if self._pending and not self._pending.own:
+        if self._cloud_drafting is None or (self._pending and not self._pending.own):
             return False
         at_start = self.rule.drafter_invariant or len(self.committed) == self._prompt_length
         return self.target_passes > 0 or not at_start
-
-    @property
-    def _leaves_drafting_to_edge(self) -> bool:
-        """True if others share the passes, which drafts of the cloud would delay, and the edge
-        drafts: more than a first look, and not long ago. Only where it may choose."""
-        if self.settings.cloud_drafts is not CloudDrafts.ANY or self._budget is None:
-            return False
-        few = DEFAULT_CONFIG.few_tokens
-        drafts = self._edge_drafts >= few and self._passes_without <= _PASSES_WITHOUT
-        return drafts and not self._budget.alone
 
     def _waits_for_own_drafts(self) -> bool:
         """Return whether the pass that is due is to judge drafts that the cloud is making. While
@@ -558,7 +537,6 @@ class CloudMachine:
         self._in_flight = None
         self._rounds.early_verdicts.clear()
         self.target_passes += 1
-        self._passes_without += 1
         if self.ended:
             return []
         self._unread_prompt = ()

@@ -27,8 +27,6 @@ from tandem.specdec.rules import Proposal
 
 PROBE_INTERVAL = 32
 """Rounds that are not worth drafts before a short try: what is known of acceptance grows old."""
-LONGEST_INTERVAL = 4 * PROBE_INTERVAL
-"""The same where many sessions share the passes: each of them waits for the tries of all."""
 PROBE_LENGTH = 2
 
 
@@ -189,13 +187,12 @@ class CloudDrafting:
         count = self._context.longest
         if self._budget is None:
             return count
-        most = self._budget.longest(count) if self._context.chooses else count
-        return self._budget.drafts(self._acceptance.next_rate, most)
+        return self._budget.drafts(self._acceptance.next_rate, count)
 
     def _maybe_probe(self, count: int) -> int:
         """Return `count`, or a few now and then where that is none."""
         self._rounds_since_draft = 0 if count else self._rounds_since_draft + 1
-        least = probe_interval(self._budget)
+        least: float = PROBE_INTERVAL
         if self._budget is not None:
             unread_tokens = len(self._committed) if self._unread else 0
             least = self._budget.texts_before_try(
@@ -274,19 +271,6 @@ def _proposal_of(drafted: Drafted) -> Proposal:
     """Return a draft with the distribution it was drawn from, if the rule asked for one."""
     probs = drafted.draft_probs if drafted.draft_probs.size else None
     return Proposal((drafted.token_id,), draft_probs=probs)
-
-
-def probe_interval(budget: CloudDraftBudget | None) -> float:
-    """Return how many rounds in a row that are not worth drafts come before a try.
-
-    Each session that shares the passes makes tries, waits for those of all others, and knows what
-    became of them. So that tries take the same part of the time with any number of sessions, each
-    makes fewer where there are more.
-
-    Args:
-        budget: of the drafts that are tried; None: the session has the passes to itself."""
-    sessions = 1.0 if budget is None else budget.sessions
-    return min(LONGEST_INTERVAL, PROBE_INTERVAL * sessions)
 
 
 def may_recall(opening: Open) -> bool:

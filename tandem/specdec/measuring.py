@@ -125,7 +125,6 @@ class Measuring(EdgeObserver):
             undrafted=max(0, tokens - settled.count),
             gap_s=gap_s,
             verify_s=work.verify_s,
-            queue_s=work.queue_s,
             sessions=work.batch_size,
             rows=work.drafts + work.cloud_drafts,
             reads_prompt=work.target_passes == 1,

@@ -97,7 +97,6 @@ class PairReading:
     draft_step_s: Aged | None
     verify_step_s: Aged | None
     round_trip_s: Aged | None
-    queue_s: Aged | None
 
 
 def read_pair(
@@ -113,7 +112,6 @@ def read_pair(
         draft_step_s=mean_of(samples, DRAFT_STEP, {"engine": engine, "side": "device"}, here),
         verify_step_s=mean_of(samples, VERIFY_STEP, at_target),
         round_trip_s=mean_of(samples, ROUND_TRIP, at_target, here),
-        queue_s=mean_of(samples, QUEUE, at_target),
     )
 
 

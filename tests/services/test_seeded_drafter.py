@@ -19,7 +19,6 @@ from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.prometheus_server import (
     ACCEPTANCE,
     DRAFT_STEP,
-    QUEUE,
     ROUND_TRIP,
     VERIFY_STEP,
     PrometheusServer,
@@ -33,7 +32,6 @@ OTHERS = (
     Sample(DRAFT_STEP, {"engine": "small", "side": "device", "instance": "b"}, 0.024),
     Sample(VERIFY_STEP, {"model_name": "large", "side": "cloud", "instance": "v"}, 0.03),
     Sample(ROUND_TRIP, {"model_name": "large", "side": "device", "instance": "b"}, 0.2),
-    Sample(QUEUE, {"model_name": "large", "side": "cloud", "instance": "v"}, 0.4),
 )
 
 
@@ -43,7 +41,6 @@ def requested(now: float = 0.0) -> WarmStart:
     estimates.drafted(2, 0.04, now)
     estimates.passed(0.05, 0, now)
     estimates.tripped(0.03, now)
-    estimates.wait.add(0.1, now)
     estimates.acceptance.add(8, 2)
     return estimates.snapshot(now)
 
@@ -51,11 +48,11 @@ def requested(now: float = 0.0) -> WarmStart:
 def others_numbers(known: WarmStart) -> None:
     """All is what the server knows."""
     assert known.acceptance is not None
-    assert (known.acceptance.rate, _values(known)) == (0.05, [0.024, 0.03, 0.2, 0.4])
+    assert (known.acceptance.rate, _values(known)) == (0.05, [0.024, 0.03, 0.2])
 
 
 def _values(known: WarmStart) -> list[float]:
-    readings = (known.draft, known.first, known.trip, known.wait)
+    readings = (known.draft, known.first, known.trip)
     return [value for aged in readings for _, value in aged[-1:]]
 
 
@@ -63,7 +60,7 @@ def test_a_request_begins_with_what_the_one_before_measured() -> None:
     starts = WarmStarts("small")
     assert starts.known("stream") == NO_WARM_START
     starts.ended("stream", "large", requested())
-    assert _values(starts.known("stream")) == pytest.approx([0.02, 0.05, 0.03, 0.1])
+    assert _values(starts.known("stream")) == pytest.approx([0.02, 0.05, 0.03])
 
 
 def test_what_a_prediction_s_drafts_measured_is_not_believed_of_the_draft_model() -> None:
@@ -133,12 +130,11 @@ def test_the_fresher_of_own_and_others_numbers_counts() -> None:
     starts = WarmStarts("small", "", lambda: OTHERS, lambda: now)
     others_numbers(starts.known("stream"))  # a restarted process
     starts.ended("stream", "large", requested())
-    assert starts.known("stream").wait == ((0.0, 0.1),)
+    assert starts.known("stream").trip == ((0.0, 0.03),)
     now += 400.0
     known = starts.known("stream").acceptance
     assert known is not None
     assert known.rate == pytest.approx(0.8)
-    assert starts.known("stream").wait == ((30.0, 0.4),), "others load the verifier meanwhile"
     now += 100.0  # older than the middle of the quarter of an hour that the server looks back on
     others_numbers(starts.known("stream"))
 
@@ -158,15 +154,14 @@ async def test_a_real_prometheus_changes_what_a_new_drafter_does(tmp_path: Path)
             cold = _first_schedule(starts.known("stream"))
             assert cold.window == 0, "the cloud alone is to be measured first"
             async with asyncio.timeout(60):
-                while not (known := starts.known("stream")).acceptance or len(_values(known)) < 4:
+                while not (known := starts.known("stream")).acceptance or len(_values(known)) < 3:
                     asked.judged(10, 1, "device")
                     asked.draft_step.observe(0.024)
                     asked.round_trip.observe(0.3)
                     served.verify_step.observe(0.03)
-                    served.queue.observe(0.4)
                     await asyncio.sleep(0.1)
             assert known.acceptance.rate == pytest.approx(0.1)
-            assert _values(known) == pytest.approx([0.024, 0.03, 0.3, 0.4])
+            assert _values(known) == pytest.approx([0.024, 0.03, 0.3])
             seeded = _first_schedule(known)
             assert seeded.window == 0, "such drafts never overtake the cloud alone"
         async with asyncio.timeout(60):  # the server is gone, and the drafter starts as if alone

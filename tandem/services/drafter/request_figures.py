@@ -107,7 +107,6 @@ def _choice(controller: Controller) -> pb.ScheduleChoice | None:
         draft_step_s=pair.draft_s,
         target_pass_s=pair.verify_first_s,
         per_draft_token_s=pair.verify_further_s,
-        queue_wait_s=conditions.wait_s,
         batch_sessions=conditions.sharing,
         round_trip_s=conditions.rtt_s,
     )

@@ -114,7 +114,6 @@ class WarmStarts:
             draft=_fresher(known.draft, served.draft_step_s),
             first=_fresher(known.first, served.verify_step_s),
             trip=_fresher(known.trip, served.round_trip_s),
-            wait=_fresher(known.wait, served.queue_s),
         )
 
 

@@ -59,12 +59,6 @@ def test_a_cloud_whose_drafts_are_as_good_and_faster_is_left_alone() -> None:
     assert not streams(replace(none, alone_s=0.025, cloud_drafts=4.0))
 
 
-def test_where_others_share_the_passes_the_cloud_drafts_nothing_beside_an_edge_that_does() -> None:
-    drafting = Conditions(PAIRS[0], 0.03, 0.5, alone_s=0.05, cloud_drafts=4.0)
-    shared = replace(drafting, sharing=4.0)
-    assert expected_tpot_s(stream(16), drafting) < expected_tpot_s(stream(16), shared)
-
-
 @pytest.mark.parametrize("length", [1, 4, 16])
 def test_the_stream_keeps_to_the_limits_of_its_preset(length: int) -> None:
     limits = replace(LIMITS, window=length, chunk=min(length, LIMITS.chunk))

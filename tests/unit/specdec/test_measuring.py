@@ -86,7 +86,6 @@ def test_a_controller_hears_of_the_draft_model_s_drafts_and_of_tokens_without_an
             2,
             undrafted=2,
             verify_s=0.05,
-            queue_s=0.01,
             sessions=2,
             rows=3,
             reads_prompt=True,
