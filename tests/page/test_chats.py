@@ -334,7 +334,7 @@ def test_on_a_phone_settings_and_chats_are_a_press_away(page: Page) -> None:
     assert page.evaluate("scrollY") > 500
     page.get_by_role("button", name="Settings").click()
     panel = page.get_by_role("dialog", name="Settings")
-    expect(panel.get_by_label("Preset")).to_be_visible()
+    expect(panel.get_by_label("System prompt")).to_be_visible()
     assert Axe().run(page).violations_count == 0
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
