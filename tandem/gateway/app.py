@@ -4,7 +4,7 @@ status is sent, so that a refusal is a status and no broken stream."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Annotated, Any, Literal
@@ -51,7 +51,7 @@ from tandem.gateway.errors import (
 )
 from tandem.gateway.even_stream import evenly
 from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, EventStream
-from tandem.gateway.guard import METRICS_PATH, Guard
+from tandem.gateway.guard import METRICS_PATH, WHY_NOT, Guard
 from tandem.gateway.kept_answers import KeptAnswers, place_after
 from tandem.gateway.known_names import KnownNames
 from tandem.gateway.ollama_route import OllamaRoute
@@ -353,7 +353,9 @@ class _Gateway:
             return self._kept.stream(kept.writer.id, place)
         assert isinstance(kept.writer, ResponseWriter)
         with self._kept.reading(kept):
-            return json_response(kept.writer.response(kept.failure))
+            failure = kept.failure if kept.ended else None
+            kept.was_read = kept.was_read or kept.ended
+            return json_response(kept.writer.response(failure))
 
     async def delete_response(self, number: str) -> Response:
         """End a response that was created with `background`, and forget it."""
@@ -492,19 +494,18 @@ class _Gateway:
     ) -> Response:
         answering = deltas(self._suite, asked, self._settings.timeout_s)
         kept = kept or (stream and options.resumable)
-        if kept:
-            self._kept.check_room()
         if not (stream or kept):
             last = _last_deltas(answering)
             ended = await cancel_on_disconnect(request.receive, self._ending, last)
             return json_response(writer.whole(ended))
         if options.even_stream:
             answering = evenly(answering)
-        first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
-        begun = BegunAnswer(writer, first, answering)
-        if not kept:
-            return EventStream(begun, self._ending)
-        self._kept.keep(begun)
+        with self._kept.room() if kept else nullcontext():
+            first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
+            begun = BegunAnswer(writer, first, answering)
+            if not kept:
+                return EventStream(begun, self._ending)
+            self._kept.keep(begun, request.scope.get(WHY_NOT, _nothing))
         if stream or not isinstance(writer, ResponseWriter):
             return self._kept.stream(writer.id, 0)
         return json_response(writer.response())
@@ -526,6 +527,10 @@ class _Gateway:
                 tokenized = await self._suite.tokenize(request.prompt, spell=True)
                 texts.append("".join(tokenized.token_texts))
         return texts
+
+
+def _nothing() -> None:
+    """Know no reason, where no key is asked for."""
 
 
 async def _next(answering: Any) -> ChoiceDelta:

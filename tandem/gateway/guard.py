@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -37,6 +38,8 @@ METRICS_PATH = "/metrics"
 REQUESTS = "HTTP requests"
 PAGES = "pages at once"
 PAGES_AT_ONCE = 32
+WHY_NOT = "tandem.why_not"
+"""In a request's scope: a function that returns why its caller may not have it any more."""
 
 
 class Guard:
@@ -108,7 +111,8 @@ class Guard:
                 return await refused(scope, receive, answer.send)
             if is_free:
                 return await self._app(scope, receive, answer.send)
-            with Recheck(lambda: self._refusal(scope)[1], self._recheck_s) as recheck:
+            why_not = scope[WHY_NOT] = partial(self._why_not, scope)
+            with Recheck(why_not, self._recheck_s) as recheck:
                 await self._app(scope, receive, answer.send)
         if recheck.found is not None:  # an answer that had begun is cut off
             log.warning("http request ended", reason=str(recheck.found))
@@ -129,6 +133,9 @@ class Guard:
         if not caller.scopes.intersection(needed):
             return caller, lacks_scope(caller.holder, needed)
         return caller, None
+
+    def _why_not(self, scope: Scope) -> ApiError | None:
+        return self._refusal(scope)[1]
 
     def _identify(self, scope: Scope) -> None:
         """Note the caller. Raises ApiError for one who may not have what it asks for."""

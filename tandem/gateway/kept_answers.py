@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive
 
 from tandem.gateway.connection_body import cancel_on_disconnect, fail_on_shutdown
-from tandem.gateway.errors import ApiError, too_many
+from tandem.gateway.errors import ApiError, error_body, too_many
 from tandem.gateway.event_stream import EVENTS, BegunAnswer, StreamResponse, Write
+from tandem.net.auth import RECHECK_S, Recheck
 from tandem.net.scopes import Caller, current_caller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KEPT_S = 120.0
 """How long an answer is kept, and goes on, while nobody reads it."""
@@ -32,24 +33,44 @@ MOST_BYTES = 2**20
 class KeptAnswer:
     """One answer; it is written by a task of its own."""
 
-    def __init__(self, answer: BegunAnswer, owner: Caller, ending: asyncio.Event) -> None:
+    def __init__(
+        self,
+        answer: BegunAnswer,
+        owner: Caller,
+        ending: asyncio.Event,
+        why_not: Callable[[], object],
+    ) -> None:
+        """Let the answer go on until `why_not` says why its owner may not have it any more."""
         self.writer = answer.writer
         self.owner = owner
         self.ended = False
+        self.is_whole = False
+        """Whether its events say how it ended."""
         self.failure: ApiError | None = None
         """What broke the answer off."""
         self.dropped = 0
         """First events that are not kept any more."""
         self.readers = 0
+        self.was_read = False
+        """Whether somebody read it to its end."""
         self._events: list[bytes] = []
         self._bytes = 0
         self._changed = asyncio.Event()
-        self.task = asyncio.create_task(self._write(answer, ending))
+        self.task = asyncio.create_task(self._write(answer, ending, why_not))
 
-    async def _write(self, answer: BegunAnswer, ending: asyncio.Event) -> None:
+    @property
+    def is_done_with(self) -> bool:
+        return self.ended and self.was_read and not self.readers
+
+    async def _write(
+        self, answer: BegunAnswer, ending: asyncio.Event, why_not: Callable[[], object]
+    ) -> None:
+        self.failure = ApiError(410, "the answer was ended before it was complete", code="deleted")
         try:
             guarded = partial(fail_on_shutdown, ending)
-            self.failure = await answer.write_to(self._append, guarded)
+            with Recheck(why_not, RECHECK_S):
+                self.failure = await answer.write_to(self._append, guarded)
+                self.is_whole = True
         finally:
             self.ended = True
             self._changed.set()
@@ -66,20 +87,33 @@ class KeptAnswer:
         self._changed.set()
 
     async def read(self, place: int, write: Write) -> None:
-        """Write the events from the one at `place` on, as they come, until the last one. Ends early
-        for a reader who is so slow that the next event is not kept any more."""
+        """Write the events from the one at `place` on, as they come, until the last one. A reader
+        who is so slow that the next event is not kept any more gets an error, and so does one of an
+        answer that is deleted."""
         while place >= self.dropped:
             for event in self._events[place - self.dropped :]:
                 await write(event)
                 place += 1
                 if place < self.dropped:
-                    return
+                    break
             if place < self.dropped + len(self._events):
                 continue
             if self.ended:
+                if self.is_whole:
+                    self.was_read = True
+                else:
+                    await self._break_off(self.failure, write)
                 return
             self._changed.clear()
             await self._changed.wait()
+        why = f"only the events from {self.dropped} on are still kept"
+        await self._break_off(ApiError(410, why, code="events_dropped"), write)
+
+    async def _break_off(self, failure: ApiError | None, write: Write) -> None:
+        """End a reader's events by an error: what has no such end is taken for a whole answer."""
+        form = self.writer.stream_form
+        if failure is not None:
+            await write(form.event(error_body(failure, form.path)))
 
 
 class KeptStream(StreamResponse):
@@ -105,17 +139,37 @@ class KeptAnswers:
         self._kept_s = kept_s
         self._answers: dict[str, KeptAnswer] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._beginning: list[str] = []
+        """The owner of each answer that will be kept once it has begun."""
 
-    def check_room(self) -> None:
-        """Raise ApiError 429 if no answer more can be kept for this caller."""
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Hold the place of one answer more of this caller until it is kept. Answers that were read
+        to their end make room, the oldest first. Raises ApiError 429 if there is none."""
         owner = current_caller()
-        theirs = sum(_is_of(answer, owner) for answer in self._answers.values())
-        if len(self._answers) >= MOST_KEPT or (owner.holder and theirs >= MOST_OF_ONE):
-            raise too_many("too many resumable answers are kept; delete one, or try again")
+        while (rivals := self._rivals(owner)) is not None:
+            oldest = next((answer for answer in rivals if answer.is_done_with), None)
+            if oldest is None:
+                raise too_many("too many resumable answers are kept; read one, or try again")
+            self._drop(oldest)
+        self._beginning.append(owner.name)
+        try:
+            yield
+        finally:
+            self._beginning.remove(owner.name)
 
-    def keep(self, answer: BegunAnswer) -> KeptAnswer:
-        """Let an answer go on by itself, for this caller."""
-        kept = KeptAnswer(answer, current_caller(), self._ending)
+    def _rivals(self, owner: Caller) -> list[KeptAnswer] | None:
+        """Return the answers of which there are as many as may be; None if there is room."""
+        theirs = [answer for answer in self._answers.values() if _is_of(answer, owner)]
+        if owner.holder and len(theirs) + self._beginning.count(owner.name) >= MOST_OF_ONE:
+            return theirs
+        if len(self._answers) + len(self._beginning) >= MOST_KEPT:
+            return list(self._answers.values())
+        return None
+
+    def keep(self, answer: BegunAnswer, why_not: Callable[[], object]) -> KeptAnswer:
+        """Let an answer go on by itself, for this caller, until `why_not` says why it may not."""
+        kept = KeptAnswer(answer, current_caller(), self._ending, why_not)
         self._answers[answer.writer.id] = kept
         self._leave_later(kept)
         return kept
@@ -161,15 +215,16 @@ class KeptAnswers:
 
     def _leave(self, answer: KeptAnswer) -> None:
         if not answer.readers:
-            answer.task.cancel()
-            self._answers.pop(answer.writer.id, None)
-            self._leaving.pop(answer.writer.id, None)
+            self._drop(answer)
 
-    async def _forget(self, answer: KeptAnswer) -> None:
+    def _drop(self, answer: KeptAnswer) -> None:
         if (timer := self._leaving.pop(answer.writer.id, None)) is not None:
             timer.cancel()
         self._answers.pop(answer.writer.id, None)
         answer.task.cancel()
+
+    async def _forget(self, answer: KeptAnswer) -> None:
+        self._drop(answer)
         await asyncio.gather(answer.task, return_exceptions=True)
 
 

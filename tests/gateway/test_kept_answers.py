@@ -15,7 +15,8 @@ import httpx2
 import pytest
 
 from tandem.gateway.app import GatewaySettings, make_app
-from tandem.gateway.kept_answers import KeptAnswers
+from tandem.gateway.event_stream import Write
+from tandem.gateway.kept_answers import KeptAnswer, KeptAnswers
 from tandem.gateway.server import HttpServer
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -45,6 +46,10 @@ class Waiting(NoTexts):
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
     leaving: bool = False
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.begun.set()
 
     async def describe(self) -> pb.DescribeResponse:
         described = pb.DescribeResponse(presets=["auto"])
@@ -54,6 +59,7 @@ class Waiting(NoTexts):
     async def stream(
         self, request: GenerationRequest, timeout_s: float
     ) -> AsyncGenerator[Generated]:
+        await self.begun.wait()
         self.running += 1
         answer = Generated(preset="auto", session="s", prompt_tokens=3)
         try:
@@ -284,3 +290,73 @@ async def test_a_response_that_is_deleted_ends() -> None:
         assert gone == {"id": made["id"], "object": "response", "deleted": True}
         await here.idle()
         assert (await here.http.get(f"{RESPONSES}/{made['id']}")).status_code == 404
+
+
+async def test_answers_that_begin_at_once_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_OF_ONE", 2)
+    async with served(keys=True) as here:
+        here.suite.begun.clear()
+        asking = [asyncio.create_task(here.http.post(RESPONSES, json=BACKGROUND)) for _ in range(6)]
+        await asyncio.wait(asking, timeout=0.3)
+        here.suite.begun.set()
+        statuses = sorted([(await each).status_code for each in asking])
+        assert statuses == [200, 200, 429, 429, 429, 429]
+        assert here.suite.running == 2
+
+
+async def test_answers_that_were_read_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_OF_ONE", 2)
+    async with served(keys=True) as here:
+        here.suite.resumed.set()
+        for _ in range(4):
+            stream = await here.http.post(CHAT, json=RESUMABLE)
+            assert (stream.status_code, texts(stream.text)) == (200, TEXT)
+        made = [(await here.http.post(RESPONSES, json=BACKGROUND)).json()["id"] for _ in range(2)]
+        await here.idle()
+        assert (await here.http.post(CHAT, json=RESUMABLE)).status_code == 429, "nobody read them"
+        await here.response(made[0], "completed")
+        assert (await here.http.post(CHAT, json=RESUMABLE)).status_code == 200
+        assert (await here.http.get(f"{RESPONSES}/{made[0]}")).status_code == 404
+        assert (await here.http.get(f"{RESPONSES}/{made[1]}")).status_code == 200
+
+
+async def test_who_reads_what_is_deleted_gets_an_error() -> None:
+    async with served() as here:
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        address = f"{RESPONSES}/{made['id']}"
+        reading = asyncio.create_task(here.http.get(f"{address}?stream=true"))
+        await asyncio.wait([reading], timeout=0.2)
+        await here.http.delete(address)
+        last = json.loads((await reading).text.rstrip().rpartition("data: ")[2])
+        assert last["error"]["code"] == "deleted"
+
+
+async def test_who_reads_too_slowly_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_BYTES", 1500)
+    read = KeptAnswer.read
+
+    async def slowly(answer: KeptAnswer, place: int, write: Write) -> None:
+        async def write_slowly(event: bytes) -> None:
+            await asyncio.sleep(0.05)
+            await write(event)
+
+        await read(answer, place, write_slowly)
+
+    monkeypatch.setattr(KeptAnswer, "read", slowly)
+    async with served() as here:
+        address = await here.begun_address()
+        reading = asyncio.create_task(here.http.get(address))
+        await asyncio.wait([reading], timeout=0.1)
+        here.suite.resumed.set()
+        last = json.loads((await reading).text.rstrip().rpartition("data: ")[2])
+        assert last["error"]["code"] == "events_dropped"
+
+
+async def test_an_answer_ends_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.gateway.kept_answers.RECHECK_S", 0.05)
+    async with served(keys=True) as here:
+        assert (await here.http.post(RESPONSES, json=BACKGROUND)).status_code == 200
+        assert here.suite.running == 1
+        others = parse_keys(key_line("other", OTHER, {Scope.GENERATE}))
+        monkeypatch.setattr("tests.gateway.test_kept_answers.KEYS", others)
+        await here.idle()
