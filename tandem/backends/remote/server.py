@@ -62,6 +62,7 @@ class RemoteServer:
         """Start the loop; nothing is asked yet. `certificates`: a file of authorities to trust in
         place of the system's. Raises InvalidArgument naming the setting."""
         self.url = url.rstrip("/")
+        self._key = key
         verify = True if certificates is None else _trusting(certificates)
         if not (key.isascii() and key.isprintable() and " " not in key):
             # Not quoted: whoever sees the error need not know the key.
@@ -198,7 +199,7 @@ class RemoteServer:
         if answer.is_success:
             return
         status = answer.status_code
-        words = _words(text)
+        words = self._words(text)
         if answer.is_redirect:
             words = "redirects are not followed"
         says = "refuses the key" if status in (401, 403) else f"answers {status}"
@@ -207,15 +208,28 @@ class RemoteServer:
     def _event(self, text: str) -> Any:
         event = _json(text)
         if isinstance(event, dict) and "error" in event:
-            raise EngineFailed(f"the target's server failed: {_words(text)}")
+            raise EngineFailed(f"the target's server failed: {self._words(text)}")
         return event
 
     def _lost(self, error: Exception) -> EngineFailed:
         if isinstance(error, httpx2.TimeoutException):
             why = "says nothing"
         else:
-            why = f"cannot be reached ({str(error) or type(error).__name__})"
+            why = f"cannot be reached ({self._words(str(error)) or type(error).__name__})"
         return EngineFailed(f"the target's server {why}")
+
+    def _words(self, text: str) -> str:
+        """Return what is said of an error, in one line: without the key, which some servers repeat
+        when they refuse it, and without where the server is, which TLS names."""
+        try:
+            said = json.loads(text)
+            error = said.get("error", said)
+            text = str(error.get("message", error) if isinstance(error, dict) else error)
+        except (ValueError, AttributeError, RecursionError):
+            pass
+        for ours in (self._key, httpx2.URL(self.url).host):
+            text = text.replace(ours, "…") if ours else text
+        return " ".join("".join(c if c.isprintable() else " " for c in text[:SHOWN]).split())
 
 
 def _trusting(certificates: str) -> ssl.SSLContext:
@@ -246,14 +260,3 @@ def _retry_after_s(answer: httpx2.Response) -> float:
         return max(0.05, float(answer.headers.get("Retry-After", "1")))
     except ValueError:  # a date
         return 1.0
-
-
-def _words(text: str) -> str:
-    """Return what the server says of an error, in one line."""
-    try:
-        said = json.loads(text)
-        error = said.get("error", said)
-        text = str(error.get("message", error) if isinstance(error, dict) else error)
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:SHOWN]).split())
