@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient
 from tandem.gateway.choice_reader import (
@@ -31,6 +31,7 @@ from tandem.gateway.schema import (
     Stops,
     TandemOptions,
     chat_from,
+    check_only_of_chats,
 )
 from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.text.families import CallFormat
@@ -174,6 +175,8 @@ class OutputConfig(Lenient):
 
 class MessagesPrompt(Body):
     """What becomes the prompt."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str
     messages: Annotated[list[InputTurn], Field(min_length=1, fail_fast=True)]
@@ -339,6 +342,7 @@ def chat_to_count(asked: CountTokensRequest) -> ChatCompletionRequest:
 
 
 def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
+    check_only_of_chats(asked)
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last message must be the user's")
     functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]

@@ -64,6 +64,9 @@ class StructuredOutputs(Lenient):
     json_object: bool | None = None
 
 
+_ONE_OF = StructuredOutputs.model_fields
+
+
 class Constraints(BaseModel):
     """Constraints shared by the chat and completion endpoints."""
 
@@ -112,6 +115,9 @@ class Constraints(BaseModel):
             yield from _named(prefix, outputs.json_schema, outputs.regex, outputs.choice)
             if outputs.grammar is not None:
                 yield f"{prefix}grammar", Grammar(GrammarKind.LARK, outputs.grammar)
+            if not outputs.model_fields_set:
+                known = ", ".join(each.alias or name for name, each in _ONE_OF.items())
+                raise invalid("structured_outputs", f"structured_outputs: send one of {known}")
             if outputs.json_object:
                 yield f"{prefix}json_object", schema_grammar(ANY_OBJECT)
 

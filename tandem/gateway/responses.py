@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from tandem.gateway.base_models import Absent, Answer, Body, Lenient
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
@@ -24,6 +24,7 @@ from tandem.gateway.schema import (
     Seed,
     TandemOptions,
     chat_from,
+    check_only_of_chats,
 )
 from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.generation.request import GenerationRequest
@@ -74,7 +75,7 @@ class InputReasoning(Lenient):
     """What was thought before the answer that follows, for chat templates that keep it."""
 
     type: Literal["reasoning"]
-    content: Annotated[list[InputPart], Field(fail_fast=True)] | None = None
+    content: Annotated[list[InputText], Field(fail_fast=True)] | None = None
 
 
 def _kind(item: Any) -> str:
@@ -145,6 +146,8 @@ class ReasoningSettings(Lenient):
 
 class ResponsesRequest(Body):
     """Body of POST /v1/responses."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str
     input: str | Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
@@ -336,6 +339,7 @@ class ResponseDeleted(Answer):
 
 def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
     """Return the chat that asks for the same. Raises ApiError for what a chat cannot ask."""
+    check_only_of_chats(asked)
     functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]
     choice = asked.tool_choice
     for place, tool in enumerate(asked.tools or ()):

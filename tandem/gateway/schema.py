@@ -620,3 +620,34 @@ def chat_from(**body: Any) -> ChatCompletionRequest:
         return ChatCompletionRequest.model_validate(given)
     except ValidationError as error:
         raise validation_error(error.errors(include_url=False)) from None
+
+
+_OF_STREAMS = frozenset({"stream_options"})
+_CHANGE_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "repetition_penalty": (1.0,),
+    "repeat_penalty": (1.0,),
+    "typical_p": (1.0,),
+    "top_k": (0, -1),
+    "seed": (-1,),
+    "max_tokens": (-1,),
+    "max_completion_tokens": (-1,),
+    "n_predict": (-1,),
+    "tool_choice": ("auto",),
+    "truncate": ("none",),
+    "skip_special_tokens": (True,),
+}
+"""Values of a chat's parameters that mean the same as none, beside null, false, 0 and what is
+empty."""
+
+
+def check_only_of_chats(asked: Body) -> None:
+    """Raise ApiError for a parameter that only a chat has, and that would change the answer: the
+    servers that have this API too read some of them there. `asked` keeps what its model does not
+    name."""
+    for name, value in (asked.model_extra or {}).items():
+        if name not in ChatCompletionRequest.model_fields or name in _OF_STREAMS:
+            continue
+        says_nothing = (None, False, 0, "", [], {}, *_CHANGE_NOTHING.get(name, ()))
+        if not any(_same(value, each) for each in says_nothing):
+            raise unsupported(name, "only chats have it; ask /v1/chat/completions")

@@ -101,6 +101,16 @@ async def test_two_grammars_are_one_too_many() -> None:
     assert refused.value.param == "guided_regex"
 
 
+@pytest.mark.parametrize("given", [{}, {"choices": ["a"]}, {"structural_tag": "{}"}])
+async def test_structured_outputs_without_a_known_structure_are_refused(
+    given: dict[str, Any],
+) -> None:
+    asking = ChatCompletionRequest.model_validate(chat_body(structured_outputs=given))
+    with pytest.raises(ApiError, match="send one of json, regex, choice") as refused:
+        asking.named_grammar()
+    assert refused.value.param == "structured_outputs"
+
+
 async def test_what_cannot_be_compiled_is_named_as_the_caller_named_it(served: HttpSuite) -> None:
     for body, param in (
         ({"guided_grammar": "start: ("}, "guided_grammar"),

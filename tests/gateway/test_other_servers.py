@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from pydantic import ValidationError
 
+from tandem.gateway.anthropic_messages import MessagesRequest, chat_of_messages
 from tandem.gateway.catalog import Catalog
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
@@ -104,6 +106,50 @@ def test_the_effort_of_a_response_is_that_of_a_chat() -> None:
     asked = {"model": MODEL, "input": "a", "reasoning": {"effort": "low", "summary": "auto"}}
     chat = as_chat(ResponsesRequest.model_validate(asked))
     assert chat.template_variables == {"reasoning_effort": "low"}
+
+
+ONLY_OF_CHATS: dict[str, Any] = {
+    "stop": ["a"],
+    "min_p": 0.5,
+    "n": 2,
+    "presence_penalty": 1.0,
+    "logit_bias": {"1": 100},
+    "response_format": {"type": "json_object"},
+    "structured_outputs": {"choice": ["a"]},
+    "guided_choice": ["a"],
+    "ignore_eos": True,
+    "chat_template_kwargs": {"enable_thinking": False},
+    "max_completion_tokens": 3,
+}
+
+
+@pytest.mark.parametrize("name", ONLY_OF_CHATS)
+def test_what_other_apis_do_not_have_is_refused_there(name: str) -> None:
+    message = {"role": "user", "content": "a"}
+    response = ResponsesRequest.model_validate(
+        {"model": MODEL, "input": "a", name: ONLY_OF_CHATS[name]}
+    )
+    asked = {"model": MODEL, "max_tokens": 9, "messages": [message], name: ONLY_OF_CHATS[name]}
+    for refused in (
+        lambda: as_chat(response),
+        lambda: chat_of_messages(MessagesRequest.model_validate(asked)),
+    ):
+        with pytest.raises(ApiError, match="ask /v1/chat/completions") as error:
+            refused()
+        assert error.value.param == name
+
+
+def test_what_says_nothing_there_is_ignored() -> None:
+    nothing = {"n": 1, "presence_penalty": 0, "stop": None, "logit_bias": {}, "top_k": -1}
+    more = {"include": ["reasoning.encrypted_content"], "service_tier": "auto", "user": "ann"}
+    as_chat(ResponsesRequest.model_validate({"model": MODEL, "input": "a", **nothing, **more}))
+
+
+def test_the_thoughts_of_a_response_are_texts() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,"}
+    items = [{"type": "reasoning", "content": [image]}, {"role": "user", "content": "a"}]
+    with pytest.raises(ValidationError, match="content"):
+        as_chat(ResponsesRequest.model_validate({"model": MODEL, "input": items}))
 
 
 def test_a_seed_of_minus_one_is_a_random_one() -> None:

@@ -21,7 +21,7 @@ KEY = "sk-a-secret-of-the-operator"
 class Repeating(BaseHTTPRequestHandler):
     """Repeats the key that it refuses, as some proxies of models do."""
 
-    def do_POST(self) -> None:  # noqa: N802  # the name that the server asks for
+    def do_POST(self) -> None:
         told = f'{{"error": {{"message": "no such key: {self.headers["Authorization"]}"}}}}'
         self.send_response(int(self.path[1:]))
         self.send_header("Content-Length", str(len(told)))
