@@ -1,5 +1,6 @@
 """`tandem join`: the edge on this machine, for a verifier on another."""
 
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,11 +51,13 @@ def join(**options: Any) -> int:
 
     LINE has the verifier's address, the hash of its certificate, and a key. A service that shows
     another certificate is refused, and is not sent the key. Where this machine reaches the verifier
-    by another address, put that in the place of the one in LINE. Certificate and key are kept in
-    the user's state folder, also for the flags --cloud-certificate and --cloud-key-file of 'tandem
-    serve drafter'.
+    by another address, put that in the place of the one in LINE. Other users of a machine see the
+    arguments of programs: "-" for LINE reads it from standard input. Certificate and key are kept
+    in the user's state folder, also for the flags --cloud-certificate and --cloud-key-file of
+    'tandem serve drafter'.
     """
-    invitation = parse_invitation(options["line"])
+    line = options["line"]
+    invitation = parse_invitation(sys.stdin.readline() if line == "-" else line)
     configure_logging("critical")
     cloud, model = _let_in(invitation)
     device, dtype, engine = (options[f"{name}_draft"] for name in ("device", "dtype", "engine"))

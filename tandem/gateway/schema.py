@@ -38,6 +38,8 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 _USE_N = "this server does not rank answers; send n and choose among them"
 _NO_BEAMS = "this server does not search beams; send temperature 0"
 _NO_METHOD = "this method of sampling is not available; send temperature, top_k, top_p or min_p"
+_NO_ADAPTERS = "the target model answers with its own weights"
+_NO_CODE = "no code of callers is run; send logit_bias or a grammar"
 _OWN_TEMPLATE = "the model's own chat template is used; send chat_template_kwargs"
 
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -77,6 +79,22 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "xtc_probability": ((None, 0.0), _NO_METHOD),
     "dry_multiplier": ((None, 0.0), _NO_METHOD),
     "dynatemp_range": ((None, 0.0), _NO_METHOD),
+    "top_n_sigma": ((None, -1.0, 0.0), _NO_METHOD),
+    "adaptive_target": ((None, -1.0), _NO_METHOD),
+    "samplers": ((None, "", []), _NO_METHOD),
+    "no_repeat_ngram_size": ((None, 0), "send repetition_penalty"),
+    "num_beams": ((None, 1), _NO_BEAMS),
+    "stop_regex": ((None, "", []), "send stop"),
+    "no_stop_trim": ((None, False), "send include_stop_str_in_output"),
+    "structural_tag": ((None, ""), "send structured_outputs"),
+    "reasoning_budget": ((None, -1), "send thinking_token_budget"),
+    "thinking_budget_tokens": ((None, -1), "send thinking_token_budget"),
+    "prompt_logprobs": ((None,), "send echo and logprobs to /v1/completions"),
+    "lora": ((None, []), _NO_ADAPTERS),
+    "lora_path": ((None, "", []), _NO_ADAPTERS),
+    "custom_logit_processor": ((None, ""), _NO_CODE),
+    "custom_params": ((None, {}), _NO_CODE),
+    "vllm_xargs": ((None, {}), _NO_CODE),
 }
 """Parameters of other servers accepted only with these neutral values; any other value is refused
 with words for what to send instead."""

@@ -61,9 +61,9 @@ def of_grpc(endpoint: Endpoint, authorities: Path | None = None) -> Endpoint:
         port = json.loads(asking.getresponse().read(MOST_BYTES))["grpc_port"]
     except ssl.SSLCertVerificationError:
         raise
-    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, RecursionError):
         return replace(endpoint, scheme="")
     finally:
         asking.close()
-    known = isinstance(port, int) and 0 < port < 2**16
+    known = type(port) is int and 0 < port < 2**16
     return Endpoint(endpoint.host, port if known else endpoint.port)

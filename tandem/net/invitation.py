@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.foreign_words import cleaned
 from tandem.net.access import ClientAccess
 from tandem.net.access_keys import check_key
 from tandem.net.channels import open_channel
@@ -72,8 +73,9 @@ def fetch_certificate(invitation: Invitation) -> str:
             context.wrap_socket(plain, server_hostname=PINNED_NAME) as secured,
         ):
             shown = ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"")
-    except OSError as error:  # ssl's errors are among these
-        why = f"{endpoint} cannot be reached over TLS: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:  # ssl's errors, and those of names that are none
+        words = getattr(error, "strerror", None) or error
+        why = f"{endpoint} cannot be reached over TLS: {words}"
         raise TandemError(f"{why}; is the verifier serving there?") from error
     if not hmac.compare_digest(sha256_of(shown), invitation.sha256):
         raise TandemError(
@@ -93,4 +95,4 @@ async def model_at(address: str, access: ClientAccess) -> str:
         except grpc.aio.AioRpcError as error:
             why = details_of(error, f"the verifier at {address}")
             raise TandemError(f"{address} does not let this machine in: {why}") from error
-    return str(described.model.model_name)
+    return cleaned(described.model.model_name)

@@ -4,7 +4,7 @@ nothing, or refused with what to send instead."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ def refusal(**more: Any) -> tuple[str, str]:
         {"include_stop_str_in_output": False, "min_tokens": 0, "use_beam_search": False},
         {"length_penalty": 1, "early_stopping": False, "mirostat": 0, "tfs_z": 1},
         {"dry_multiplier": 0, "xtc_probability": 0.0, "mirostat_tau": 5.0, "repeat_last_n": -1},
+        {"stop_regex": None, "samplers": "", "top_n_sigma": -1, "lora": [], "num_beams": 1},
         {"repeat_penalty": None, "n_predict": None, "max_tokens": None, "truncate": None},
     ],
 )
@@ -130,17 +131,24 @@ def test_what_other_apis_do_not_have_is_refused_there(name: str) -> None:
         {"model": MODEL, "input": "a", name: ONLY_OF_CHATS[name]}
     )
     asked = {"model": MODEL, "max_tokens": 9, "messages": [message], name: ONLY_OF_CHATS[name]}
-    for refused in (
+    turned: tuple[Callable[[], object], ...] = (
         lambda: as_chat(response),
         lambda: chat_of_messages(MessagesRequest.model_validate(asked)),
-    ):
+    )
+    for turn in turned:
         with pytest.raises(ApiError, match="ask /v1/chat/completions") as error:
-            refused()
+            turn()
         assert error.value.param == name
 
 
 def test_what_says_nothing_there_is_ignored() -> None:
-    nothing = {"n": 1, "presence_penalty": 0, "stop": None, "logit_bias": {}, "top_k": -1}
+    nothing: dict[str, Any] = {
+        "n": 1,
+        "presence_penalty": 0,
+        "stop": None,
+        "logit_bias": {},
+        "top_k": -1,
+    }
     more = {"include": ["reasoning.encrypted_content"], "service_tier": "auto", "user": "ann"}
     as_chat(ResponsesRequest.model_validate({"model": MODEL, "input": "a", **nothing, **more}))
 
@@ -183,6 +191,14 @@ def test_a_seed_of_minus_one_is_a_random_one() -> None:
         ({"repeat_penalty": 2, "repetition_penalty": 1.5}, "repeat_penalty", "not both"),
         ({"n_predict": 3, "max_tokens": 4}, "n_predict", "not both"),
         ({"min_tokens": -1}, "min_tokens", "must be at least 0"),
+        ({"stop_regex": "a+"}, "stop_regex", "send stop"),
+        ({"top_n_sigma": 1.0}, "top_n_sigma", "min_p"),
+        ({"samplers": ["top_k"]}, "samplers", "min_p"),
+        ({"reasoning_budget": 0}, "reasoning_budget", "thinking_token_budget"),
+        ({"structural_tag": "{}"}, "structural_tag", "structured_outputs"),
+        ({"lora_path": "x"}, "lora_path", "own weights"),
+        ({"custom_logit_processor": "x"}, "custom_logit_processor", "logit_bias"),
+        ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size", "repetition_penalty"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_with_what_to_send_instead(

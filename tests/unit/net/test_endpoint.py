@@ -68,7 +68,11 @@ def test_the_port_of_http_names_that_of_grpc() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'"x"', b"not json", b'{"grpc_port": "1"}', b'{"grpc_port": 0}']
+    "body",
+    [
+        *(b"", b"[]", b"{}", b'"x"', b"not json", b'{"grpc_port": "1"}', b'{"grpc_port": 0}'),
+        *(b'{"grpc_port": true}', b"[" * 4096),
+    ],
 )
 def test_any_other_answer_leaves_the_address_as_it_is(body: bytes) -> None:
     with _answering(body) as http:
