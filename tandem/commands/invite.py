@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from tandem.commands.keys import PRIVATE, PUBLIC, add_key, replace_file
+from tandem.core.errors import TandemError
+from tandem.net.auth import known_keys
 from tandem.net.endpoint import Endpoint
 from tandem.net.invitation import Invitation, sha256_of
 from tandem.net.own_side import is_loopback
@@ -51,12 +53,19 @@ def with_invitation(flags: Sequence[str]) -> list[str]:
     if not (keys.exists() and shown.exists()):
         key = add_key(keys, HOLDER, [Scope.VERIFY])
         replace_file(shown, f"{key}\n".encode(), PRIVATE)
-    invitation = Invitation(
-        endpoint=Endpoint(_address_of(settings.host), settings.port),
-        sha256=sha256_of(certificate.read_text("ascii")),
-        key=shown.read_text("ascii").strip(),
-    )
-    _tell(invitation, folder / "join")
+    try:
+        invitation = Invitation(
+            endpoint=Endpoint(_address_of(settings.host), settings.port),
+            sha256=sha256_of(certificate.read_text("ascii")),
+            key=shown.read_text("ascii").strip(),
+        )
+    except ValueError as error:  # Unicode's errors are among these
+        why = f"{folder} has a file that is none of the verifier's ({error})"
+        raise TandemError(f"{why}; without the folder the next start makes a new one") from error
+    if known_keys(keys).current().caller(invitation.key) is None:
+        click.echo(f"nobody is invited: {keys} has no key of {shown} any more", err=True)
+    else:
+        _tell(invitation, folder / "join")
     made = {"tls-certificate": certificate, "tls-key": private_key, "keys-file": keys}
     words = [f"--{name}={path}" for name, path in made.items()]
     return [*flags, *words, "--client-certificates=false"]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tandem.commands.invite import with_invitation
+from tandem.commands.keys import revoke
+from tandem.core.errors import TandemError
 from tandem.net.access import server_access
 from tandem.net.invitation import parse_invitation, sha256_of
 from tandem.net.scopes import Scope
@@ -78,3 +80,23 @@ def test_on_a_terminal_the_whole_line_is_printed(
     line = (folder / "join").read_text().strip()
     assert f"tandem join '{line}'" in capsys.readouterr().err
     assert not line.startswith("0.0.0.0"), "an address that others can call"
+
+
+def test_a_line_whose_key_was_revoked_is_not_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_invitation(OPEN)
+    revoke(folder / "verifier.keys", "joined")
+    capsys.readouterr()
+    with_invitation(OPEN)
+    told = capsys.readouterr().err
+    assert "nobody is invited" in told
+    assert "tandem join" not in told
+
+
+@pytest.mark.parametrize("name", ["verifier.crt", "joined.key"])
+def test_a_file_that_was_spoilt_is_named(name: str, folder: Path) -> None:
+    with_invitation(OPEN)
+    (folder / name).write_text("é")
+    with pytest.raises(TandemError, match=str(folder)):
+        with_invitation(OPEN)
