@@ -113,8 +113,9 @@ def _connected(choice: ModelChoice, place: ServerChoice, server: RemoteServer) -
                 raise InvalidArgument("target_url", f"it serves {found}, not {said}")
             await _check_vocabulary(server, served, tokenizer)
         except InvalidArgument as error:
-            why = f"the target's server is another one than before: {error.why}"
-            raise EngineFailed(why) from error
+            # Callers read the error; where the server has its model from is nothing to them.
+            log.warning("the target's server is another one than before", reason=error.why)
+            raise EngineFailed("the target's server is another one than before") from error
 
     engine = RemoteEngine(
         server,
