@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient
 from tandem.gateway.choice_reader import (
@@ -114,7 +114,7 @@ class InputTurn(Lenient):
     content: str | Annotated[list[InputBlock], Field(fail_fast=True)]
 
 
-class FunctionTool(Lenient):
+class MessageFunction(Lenient):
     name: ToolName
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
     description: str | None = None
@@ -134,7 +134,7 @@ def _tool_kind(tool: Any) -> str:
 
 
 InputTool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[ServerTool, Tag("server")],
+    Annotated[MessageFunction, Tag("function")] | Annotated[ServerTool, Tag("server")],
     Discriminator(_tool_kind),
 ]
 
@@ -193,10 +193,8 @@ class MessagesPrompt(Body):
     output_format: OutputFormat | None = Field(
         default=None, description="Older name of `output_config.format`."
     )
-    mcp_servers: Annotated[
-        None, BeforeValidator(refused_unless("send the servers' tools in tools"))
-    ] = None
-    container: Annotated[None, BeforeValidator(refused_unless("no code is run here"))] = None
+    mcp_servers: Annotated[None, refused_unless("send the servers' tools in tools")] = None
+    container: Annotated[None, refused_unless("no code is run here")] = None
 
 
 class CountTokensRequest(MessagesPrompt):
@@ -341,7 +339,7 @@ def chat_to_count(asked: CountTokensRequest) -> ChatCompletionRequest:
 def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last message must be the user's")
-    functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]
+    functions = [tool for tool in asked.tools or () if isinstance(tool, MessageFunction)]
     choice = asked.tool_choice
     if asked.tools and not functions and choice and choice.type not in ("auto", "none"):
         raise unsupported("tools.0.type", "send functions")
@@ -437,7 +435,7 @@ def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def _function(tool: FunctionTool) -> dict[str, Any]:
+def _function(tool: MessageFunction) -> dict[str, Any]:
     function = {"name": tool.name, "parameters": tool.input_schema, "strict": tool.strict}
     described = {} if tool.description is None else {"description": tool.description}
     return {"type": "function", "function": {**function, **described}}
