@@ -74,7 +74,7 @@ class InputReasoning(Lenient):
     """What was thought before the answer that follows, for chat templates that keep it."""
 
     type: Literal["reasoning"]
-    content: Annotated[list[InputPart], Field(fail_fast=True)] | None = None
+    content: Annotated[list[InputText], Field(fail_fast=True)] | None = None
 
 
 def _kind(item: Any) -> str:
