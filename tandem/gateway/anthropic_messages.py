@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient
 from tandem.gateway.choice_reader import (
@@ -115,7 +115,7 @@ class InputTurn(Lenient):
     content: str | Annotated[list[InputBlock], Field(fail_fast=True)]
 
 
-class FunctionTool(Lenient):
+class MessageFunction(Lenient):
     name: ToolName
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
     description: str | None = None
@@ -135,7 +135,7 @@ def _tool_kind(tool: Any) -> str:
 
 
 InputTool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[ServerTool, Tag("server")],
+    Annotated[MessageFunction, Tag("function")] | Annotated[ServerTool, Tag("server")],
     Discriminator(_tool_kind),
 ]
 
@@ -196,10 +196,8 @@ class MessagesPrompt(Body):
     output_format: OutputFormat | None = Field(
         default=None, description="Older name of `output_config.format`."
     )
-    mcp_servers: Annotated[
-        None, BeforeValidator(refused_unless("send the servers' tools in tools"))
-    ] = None
-    container: Annotated[None, BeforeValidator(refused_unless("no code is run here"))] = None
+    mcp_servers: Annotated[None, refused_unless("send the servers' tools in tools")] = None
+    container: Annotated[None, refused_unless("no code is run here")] = None
 
 
 class CountTokensRequest(MessagesPrompt):
@@ -345,7 +343,7 @@ def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     check_only_of_chats(asked)
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last message must be the user's")
-    functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]
+    functions = [tool for tool in asked.tools or () if isinstance(tool, MessageFunction)]
     choice = asked.tool_choice
     if asked.tools and not functions and choice and choice.type not in ("auto", "none"):
         raise unsupported("tools.0.type", "send functions")
@@ -441,7 +439,7 @@ def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def _function(tool: FunctionTool) -> dict[str, Any]:
+def _function(tool: MessageFunction) -> dict[str, Any]:
     function = {"name": tool.name, "parameters": tool.input_schema, "strict": tool.strict}
     described = {} if tool.description is None else {"description": tool.description}
     return {"type": "function", "function": {**function, **described}}

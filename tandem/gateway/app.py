@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from tandem.core.errors import TandemError
@@ -572,5 +573,13 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = f"{request.method} {request.url.path}: {error.detail}"
     code = error.status_code
-    refused = ApiError(code, words, code="unknown_url", headers=error.headers)
+    headers = {"Allow": _methods_of(request)} if code == 405 else error.headers
+    refused = ApiError(code, words, code="unknown_url", headers=headers)
     return error_response(refused, request.url.path)
+
+
+def _methods_of(request: Request) -> str:
+    """Return the methods of a path, each of which is a route that knows its own alone."""
+    routes = (each for each in request.app.router.routes if isinstance(each, Route))
+    matching = (each for each in routes if each.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({name for each in matching for name in each.methods or ()}))

@@ -6,15 +6,15 @@ else; one that is known, and would change the answer if it were read, is read or
 for what to send instead."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tandem.gateway.base_models import Lenient
 
 
-def refused_unless(instead: str, *neutral: object) -> Callable[[object], object]:
+def refused_unless(instead: str, *neutral: object) -> BeforeValidator:
     """Return a validator that takes what says nothing, or is `neutral`, and refuses the rest with
     words for what to send instead."""
 
@@ -25,7 +25,10 @@ def refused_unless(instead: str, *neutral: object) -> Callable[[object], object]
             return None
         raise ValueError(f"is not supported; {instead}")
 
-    return check
+    nothing = ({"type": "null"}, {"type": "array", "items": {}, "maxItems": 0})
+    empty = {"type": "object", "maxProperties": 0}
+    taken = {"anyOf": [*nothing, empty, *({"const": each} for each in (False, *neutral))]}
+    return BeforeValidator(check, json_schema_input_type=Annotated[Any, WithJsonSchema(taken)])
 
 
 def first_text(*values: object) -> str:
@@ -151,16 +154,14 @@ class Message(Lenient):
         default=None,
         description="Id of the tool call that this message answers. Required if `role` is `tool`.",
     )
-    refusal: Annotated[None, BeforeValidator(refused_unless("send its text as `content`"))] = None
-    audio: Annotated[None, BeforeValidator(refused_unless("send its transcript as `content`"))] = (
+    refusal: Annotated[None, refused_unless("send its text as `content`")] = None
+    audio: Annotated[None, refused_unless("send its transcript as `content`")] = None
+    function_call: Annotated[None, refused_unless("send the call as an entry of `tool_calls`")] = (
         None
     )
-    function_call: Annotated[
-        None, BeforeValidator(refused_unless("send the call as an entry of `tool_calls`"))
-    ] = None
     images: Annotated[
         None,
-        BeforeValidator(refused_unless("send `image_url` parts in `content`")),
+        refused_unless("send `image_url` parts in `content`"),
     ] = None
 
     @property
@@ -172,5 +173,5 @@ class Message(Lenient):
 
     prefix: Annotated[
         None,
-        BeforeValidator(refused_unless("set `continue_final_message` to true beside `messages`")),
+        refused_unless("set `continue_final_message` to true beside `messages`"),
     ] = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, MinusOne, Zero, absent
 from tandem.gateway.catalog import ModelCard, ServedEmbedding
@@ -56,7 +56,7 @@ class OllamaOptions(Body):
         default=None, description="Penalties always count the whole prompt and answer."
     )
     mirostat: Zero | None = None
-    tfs_z: Annotated[None, BeforeValidator(refused_unless("send top_p or min_p", 1, 1.0))] = None
+    tfs_z: Annotated[None, refused_unless("send top_p or min_p", 1, 1.0)] = None
 
 
 class OllamaFunction(Lenient):
@@ -123,10 +123,8 @@ class OllamaGenerateRequest(_OllamaBody):
     system: str | None = None
     images: list[str] | None = Field(default=None, description="Images as base64.")
     raw: bool | None = Field(default=None, description="Do not apply the chat template.")
-    template: Annotated[None, BeforeValidator(refused_unless("send raw", ""))] = None
-    context: Annotated[
-        None, BeforeValidator(refused_unless("send the conversation to /api/chat"))
-    ] = None
+    template: Annotated[None, refused_unless("send raw", "")] = None
+    context: Annotated[None, refused_unless("send the conversation to /api/chat")] = None
 
 
 class OllamaShowRequest(Lenient):

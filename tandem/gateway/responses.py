@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from tandem.gateway.base_models import Absent, Answer, Body, Lenient
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
@@ -106,7 +106,7 @@ class TextSettings(Lenient):
     ] = None
 
 
-class FunctionTool(Lenient):
+class ResponseFunction(Lenient):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
@@ -123,7 +123,7 @@ class HostedTool(Lenient):
 
 
 ResponseTool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
+    Annotated[ResponseFunction, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
     Discriminator(lambda tool: "function" if _kind(tool) == "function" else "hosted"),
 ]
 
@@ -190,18 +190,14 @@ class ResponsesRequest(Body):
     metadata: dict[str, str] | None = Field(default=None, description="Returned unchanged.")
     safety_identifier: str | None = Field(default=None, description="Returned unchanged.")
     prompt_cache_key: str | None = Field(default=None, description="Returned unchanged.")
-    top_logprobs: Annotated[
-        None, BeforeValidator(refused_unless("ask /v1/chat/completions", 0))
-    ] = None
+    top_logprobs: Annotated[None, refused_unless("ask /v1/chat/completions", 0)] = None
     previous_response_id: Annotated[
-        None, BeforeValidator(refused_unless("responses are not stored; send the whole input"))
+        None, refused_unless("responses are not stored; send the whole input")
     ] = None
     conversation: Annotated[
-        None, BeforeValidator(refused_unless("conversations are not stored; send the whole input"))
+        None, refused_unless("conversations are not stored; send the whole input")
     ] = None
-    prompt: Annotated[
-        None, BeforeValidator(refused_unless("prompts are not stored; send the input"))
-    ] = None
+    prompt: Annotated[None, refused_unless("prompts are not stored; send the input")] = None
 
 
 class OutputText(Answer):
@@ -340,7 +336,7 @@ class ResponseDeleted(Answer):
 def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
     """Return the chat that asks for the same. Raises ApiError for what a chat cannot ask."""
     check_only_of_chats(asked)
-    functions = [tool for tool in asked.tools or () if isinstance(tool, FunctionTool)]
+    functions = [tool for tool in asked.tools or () if isinstance(tool, ResponseFunction)]
     choice = asked.tool_choice
     for place, tool in enumerate(asked.tools or ()):
         if isinstance(tool, HostedTool) and not functions and choice not in (None, "auto", "none"):
@@ -515,7 +511,7 @@ class ResponseWriter:
             tools=[
                 tool.model_dump(mode="json")
                 for tool in asked.tools or ()
-                if isinstance(tool, FunctionTool)
+                if isinstance(tool, ResponseFunction)
             ],
             top_p=self._params.sampling.top_p,
             truncation=asked.truncation or "disabled",

@@ -253,6 +253,20 @@ async def test_wrong_addresses_are_errors_of_the_same_form(
     error_of(answer)
 
 
+async def test_every_method_of_a_path_is_named_to_who_asks_by_another(served: HttpSuite) -> None:
+    for path, methods in (("/v1/responses/resp_1", "DELETE, GET"), (CHAT, "POST")):
+        answer = await served.http.request("PUT", path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
+async def test_a_thought_is_no_picture(served: HttpSuite) -> None:
+    thought = {"type": "reasoning", "content": [{"type": "input_image", "image_url": "data:,"}]}
+    said = {"role": "user", "content": "hello"}
+    answer = await served.post("/v1/responses", {"model": MODEL, "input": [thought, said]})
+    assert answer.status_code == 400
+    assert "reasoning" in error_of(answer)["message"] or "content" in error_of(answer)["message"]
+
+
 async def test_a_model_that_is_not_here_is_not_found(served: HttpSuite) -> None:
     answer = await served.post(CHAT, {**chat_body(), "model": "gpt\n<script>"})
     assert answer.status_code == 404
