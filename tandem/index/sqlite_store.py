@@ -363,11 +363,18 @@ class SqliteStore:
 
     def _open_vectors(self) -> None:
         """Open what the operator has, which every search reads; that of others when it is read or
-        changed."""
-        if self.manifest.dimension:
-            for each in lexical.every(self._writer):
-                if each.collection == OPERATORS:
-                    self._vector_index(each.id)
+        changed. One that lost its last document is never read: its file is emptied now, if the
+        process before did not come to it."""
+        if not self.manifest.dimension:
+            return
+        from tandem.index.vectors import is_kept  # not for words alone
+
+        for each in lexical.every(self._writer):
+            if each.collection == OPERATORS:
+                self._vector_index(each.id)
+        for key in lexical.emptied(self._writer):
+            if is_kept(self._folder / VECTORS_FOLDER, str(key)):
+                self._vector_index(key)
 
     def _vector_index(self, collection: int) -> VectorIndex:
         if (index := self._vectors.get(collection)) is not None:

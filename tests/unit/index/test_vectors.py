@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import zlib
 from pathlib import Path
@@ -181,6 +182,49 @@ def test_codes_of_deleted_vectors_leave_the_disk(
         threading.Event().wait(0.01)
     assert len(_keys_in(index._read())) == 1960
     index.close()
+
+
+def test_codes_of_deleted_vectors_leave_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.index.vectors.SAVED_AFTER_S", 0.05)
+    monkeypatch.setattr("tandem.index.vectors.RETRIED_AFTER_S", 0.05)
+    database = stored(2 * LIMIT)
+    index = opened(tmp_path, database)
+    while not (before := [*tmp_path.glob("*.faiss")]):
+        threading.Event().wait(0.01)
+    with monkeypatch.context() as full:
+
+        def refuse(path: Path) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        full.setattr("tandem.index.vectors.new_private_file", refuse)
+        change(index, database, {}, [3])
+        while before[0].exists():  # until the test's time is up
+            threading.Event().wait(0.01)
+    while not [*tmp_path.glob("*.faiss")]:  # there is room again
+        threading.Event().wait(0.01)
+    index.close()
+
+
+def test_a_file_of_a_tenant_without_documents_does_not_outlive_a_kill(tmp_path: Path) -> None:
+    def folder() -> DocumentIndex:
+        return DocumentIndex(tmp_path, WordVectors(), Chunking(16, 0))
+
+    index = folder()
+    index.add(texts("ann", 2 * LIMIT))
+    index.wait_until_built()
+    index.close()
+    (kept,) = (tmp_path / "vectors").glob("*.faiss")
+    raw = kept.read_bytes()
+    index = folder()
+    index.remove([*index.names("ann")], "ann")
+    index.close()
+    kept.write_bytes(raw)  # as a kill leaves it
+    index = folder()
+    index.wait_until_built()
+    index.close()
+    assert not [*(tmp_path / "vectors").iterdir()]
 
 
 def test_it_is_trained_anew_at_four_times_the_vectors(tmp_path: Path) -> None:
