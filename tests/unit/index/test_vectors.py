@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex
 from tandem.index.records import Document, Vectors
+from tandem.index.sqlite_store import SqliteStore
 from tandem.index.vectors import Keys, VectorIndex, _keys_in, keys_of, numbers_of
 from tests.unit.index.word_vectors import WordVectors
 
@@ -225,6 +228,34 @@ def test_a_file_of_a_tenant_without_documents_does_not_outlive_a_kill(tmp_path: 
     index.wait_until_built()
     index.close()
     assert not [*(tmp_path / "vectors").iterdir()]
+
+
+def test_a_tenant_s_first_search_waits_for_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = DocumentIndex(tmp_path, WordVectors(SIZE), Chunking())
+    index.add([Document("a", "heron", owner="ann")])
+    index.close()
+    index = DocumentIndex(tmp_path, WordVectors(SIZE), Chunking())
+    begun, searched = threading.Event(), threading.Event()
+    insert = SqliteStore._insert
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        assert searched.wait(20)
+        insert(*arguments)
+
+    monkeypatch.setattr(SqliteStore, "_insert", slow)
+    with ThreadPoolExecutor(1) as pool:
+        added = pool.submit(index.add, [Document("b", "heron nest", owner="ann")])
+        assert begun.wait(20)
+        assert [hit.document_id for hit in index.search("heron", tenant="ann")] == ["a"]
+        searched.set()
+        added.result()
+    assert {hit.document_id for hit in index.search("heron", tenant="ann")} == {"a", "b"}
+    index.remove(["a"], "ann")
+    assert {hit.document_id for hit in index.search("heron", tenant="ann")} == {"b"}
+    index.close()
 
 
 def test_it_is_trained_anew_at_four_times_the_vectors(tmp_path: Path) -> None:
