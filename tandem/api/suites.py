@@ -4,12 +4,14 @@ the request on every service; when a suite is closed, nothing of it listens and 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # noqa: F401  # ends its executors after `_close_all`
+import concurrent.futures.thread  # ends its executors after `_close_all`
 import inspect
+import os
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -173,7 +175,8 @@ class Stream:
 
     def close(self) -> None:
         """Cancel the request, if it still runs."""
-        self._thread.run(self._stream.aclose())
+        with suppress(FailedPrecondition):  # it ended with its suite
+            self._thread.run(self._stream.aclose())
 
     def __enter__(self) -> Self:
         return self
@@ -246,12 +249,24 @@ _open_suites: weakref.WeakSet[Suite] = weakref.WeakSet()
 
 
 def _close_all() -> None:
+    """Close what is open once the program's own threads have ended, as the interpreter waits for
+    them too; not those of executors, which end after this."""
+    process = sys.modules.get("concurrent.futures.process")
+    executors = {
+        *concurrent.futures.thread._threads_queues,
+        *getattr(process, "_threads_wakeups", ()),
+    }
+    for thread in threading.enumerate():
+        ours = thread is threading.current_thread() or thread in executors
+        if not (ours or thread.daemon):
+            thread.join()
     for suite in list(_open_suites):
         suite.close()
 
 
 # `atexit` would be too late: closing needs executors, which end before what is registered there.
 threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_open_suites.clear)  # their threads are the parent's
 
 
 @typed_arguments

@@ -23,6 +23,9 @@ class ControllerConfig:
     forget_s: float = 600.0
     """Seconds after which a reading is forgotten. Machines and links change within minutes, and all
     is measured again within an answer."""
+    stale_s: float = 60.0
+    """Seconds after which the time of a draft step may have changed: nothing measures it where
+    nothing is drafted. A trial loses a few tokens: one a minute is less than `trial_share`."""
     half_life_s: float = 300.0
     """Seconds after which a draft of an earlier answer counts half."""
     far: float = 3.0

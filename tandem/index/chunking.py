@@ -23,6 +23,8 @@ PIECE = re.compile(r"\w{1,16}|[^\w\s]")
 MIN_TOKENS = 16
 MAX_TOKENS = 4096
 _SENTENCE_ENDS = frozenset(".!?")
+_WIDE_ENDS = frozenset("\u3002\uff01\uff1f\uff61")
+"""Full stops and marks of scripts that put no space after a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def _rank_of_cut(text: str, before: int, after: int) -> int:
     gap = text[before:after]
     if "\n\n" in gap:
         return 3
-    if gap and text[before - 1] in _SENTENCE_ENDS:
+    last = text[before - 1]
+    if last in _WIDE_ENDS or (gap and last in _SENTENCE_ENDS):
         return 2
     return 1 if gap else 0
 
@@ -114,12 +117,15 @@ def _next_first(
     text: str, pieces: list[Span], costs: list[int], first: int, end: int, overlap_tokens: int
 ) -> int:
     """Return the piece at which the next chunk starts: as far back from `end` as the overlap
-    allows, then on to the start of a word."""
+    allows, then on to the start of a word or of a sentence. Where `end` cuts a word, as in scripts
+    without spaces, all of the overlap is kept, and the word with it."""
     begin = end
     total = 0
     while begin - 1 > first and total + costs[begin - 1] <= overlap_tokens:
         begin -= 1
         total += costs[begin]
-    while begin < end and pieces[begin][0] == pieces[begin - 1][1]:
+    furthest = begin
+    while begin < end and not _rank_of_cut(text, pieces[begin - 1][1], pieces[begin][0]):
         begin += 1
-    return begin
+    cuts_word = not _rank_of_cut(text, pieces[end - 1][1], pieces[end][0])
+    return furthest if begin == end and cuts_word else begin

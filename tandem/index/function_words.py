@@ -34,13 +34,15 @@ asked for."""
 
 _PHRASES = """
 为什么 為什麼 什么时候 什麼時候 什么 什麼 怎么样 怎麼樣 怎么 怎麼 怎样 怎樣 如何
-哪里 哪裡 哪儿 哪兒 哪个 哪個 哪些 多少 是否 有没有 有沒有 请问 請問 吗 嗎 呢
+哪里 哪裡 哪儿 哪兒 哪个 哪個 哪些 多少 是否 有没有 有沒有 请问 請問
 何ですか いつですか どこですか だれですか 誰ですか いくらですか どれですか
 ですか ますか でしょうか とは何 いつ どこ だれ 誰 いくら どの どれ
 なぜ どうやって どうすれば 教えてください 教えて
 """
 _LONGEST_FIRST = sorted(_PHRASES.split(), key=len, reverse=True)
-_ASKING = re.compile("|".join(_LONGEST_FIRST) + r"|何(?=[ぁ-ゟ]|$)")
+_PARTICLES = r"[吗嗎](?!啡)|呢(?![子绒絨])|何(?=[ぁ-ゟ]|$)"
+"""Not the first letters of morphine and of woollen cloth."""
+_ASKING = re.compile("|".join([*_LONGEST_FIRST, _PARTICLES]))
 
 
 def without_asking(query: str) -> str:

@@ -74,6 +74,11 @@ def every(database: sqlite3.Connection) -> list[StoredCollection]:
     ]
 
 
+def emptied(database: sqlite3.Connection) -> list[int]:
+    """Return the numbers of the collections that have no chunks any more."""
+    return [key for (key,) in database.execute("SELECT id FROM collection WHERE chunks = 0")]
+
+
 def chunk_count(database: sqlite3.Connection) -> int:
     """Return how many chunks there are."""
     return sum(each.chunks for each in every(database))

@@ -54,7 +54,10 @@ class Document:
     def content_hash(self) -> str:
         """Hash of title, text and collection: documents with the same hash are stored and embedded
         once."""
-        digest = hashlib.sha256(self.title.encode() + b"\0" + self.text.encode()).hexdigest()
+        title = self.title.encode()
+        if b"\0" in title:  # which ends it
+            title = hashlib.sha256(title).digest()
+        digest = hashlib.sha256(title + b"\0" + self.text.encode()).hexdigest()
         return self.collection.content_key(digest)
 
     @property

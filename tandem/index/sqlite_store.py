@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -195,7 +195,7 @@ class SqliteStore:
         quota: DocumentQuota | None = None,
     ) -> bool:
         self._allow_changes()
-        with self._changing:
+        with ExitStack() as changing:
             firsts = np.cumsum([self._next, *map(room_of, contents)]).tolist()
             change = _VectorChange()
             with errors_of(self._path), transaction(self._writer):
@@ -210,6 +210,7 @@ class SqliteStore:
                 gone = self._delete_unmeant({first for first in left if first is not None}, change)
                 set_meta(self._writer, "generation", str(self._generation + 1))
                 set_meta(self._writer, "next", str(firsts[-1]))
+                changing.enter_context(self._changing)  # a search may open vectors until now
             self._generation += 1
             self._next = firsts[-1]
             self._documents += len(puts) - sum(first is not None for first in left)
@@ -363,11 +364,18 @@ class SqliteStore:
 
     def _open_vectors(self) -> None:
         """Open what the operator has, which every search reads; that of others when it is read or
-        changed."""
-        if self.manifest.dimension:
-            for each in lexical.every(self._writer):
-                if each.collection == OPERATORS:
-                    self._vector_index(each.id)
+        changed. One that lost its last document is never read: its file is emptied now, if the
+        process before did not come to it."""
+        if not self.manifest.dimension:
+            return
+        from tandem.index.vectors import is_kept  # not for words alone
+
+        for each in lexical.every(self._writer):
+            if each.collection == OPERATORS:
+                self._vector_index(each.id)
+        for key in lexical.emptied(self._writer):
+            if is_kept(self._folder / VECTORS_FOLDER, str(key)):
+                self._vector_index(key)
 
     def _vector_index(self, collection: int) -> VectorIndex:
         if (index := self._vectors.get(collection)) is not None:

@@ -15,6 +15,7 @@ import hashlib
 import math
 import threading
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -91,7 +92,7 @@ class VectorIndex:
         self.dimension = dimension
         self._stored = stored
         self._folder = folder
-        self._name = hashlib.sha256(name.encode()).hexdigest()[:16]
+        self._name = _file_name(name)
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
         self._closing = threading.Event()
@@ -194,7 +195,8 @@ class VectorIndex:
 
     def _save(self) -> None:
         """Write the index to its file, unless it is a flat one, which is read from the database
-        as soon. A failure costs time at the next start, no result."""
+        as soon. A failure costs time at the next start, no result: what the file has of deleted
+        vectors leaves the disk nevertheless, and the next save tries again."""
         if self._folder is None:
             self._unsaved = False
             return
@@ -218,6 +220,10 @@ class VectorIndex:
                     path.unlink()
         except OSError as error:
             log.warning("vector index not kept", folder=str(self._folder), reason=str(error))
+            self._unsaved = True
+            for path in self._files():
+                with suppress(OSError):
+                    path.unlink()
 
     def _read(self) -> Any:
         """Return the index that the folder has, whole and of this dimension, else an empty one."""
@@ -234,6 +240,15 @@ class VectorIndex:
 
     def _files(self) -> list[Path]:
         return [] if self._folder is None else sorted(self._folder.glob(f"{self._name}-*.*"))
+
+
+def is_kept(folder: Path, name: str) -> bool:
+    """Return whether a folder has an index of the collection of this name."""
+    return any(folder.glob(f"{_file_name(name)}-*.*"))
+
+
+def _file_name(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _flat(dimension: int) -> Any:

@@ -38,6 +38,8 @@ _MARKS = "\u0900-\u0963\u0966-\u0dff"
 """Scripts of India, whose vowels are marks: to Python they end a word."""
 _SIGNS = "\u2600-\u27bf\U0001f000-\U0001faff"
 """Emoji, each a word."""
+_UNSEEN = str.maketrans("", "", "\u00ad\u200d\u2060")
+"""Soft hyphens and joiners, within words and no letters of them."""
 _RUN = re.compile(rf"[{_PAIRED}]+|[{_SIGNS}]|(?:(?![{_PAIRED}{_SIGNS}])[\w{_MARKS}])+")
 _IS_PAIRED = re.compile(f"[{_PAIRED}]")
 
@@ -93,10 +95,10 @@ def _asked(query: str) -> list[str]:
 
 
 def _folded(text: str) -> str:
-    """Return the text in lower case, without accents and compatibility forms."""
+    """Return the text in lower case, without accents, compatibility forms and what is not seen."""
     if text.isascii():
         return text.lower()
-    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    decomposed = unicodedata.normalize("NFKD", text.translate(_UNSEEN).casefold())
     plain = "".join(c for c in decomposed if not unicodedata.combining(c))
     return unicodedata.normalize("NFC", plain.casefold())
 

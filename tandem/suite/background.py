@@ -2,11 +2,13 @@
 a context is left, by whatever way, nothing listens and the thread has ended."""
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
+from tandem.core.errors import FailedPrecondition
 from tandem.net.process import run_loop
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.suite.embedded import EmbeddedSuite
@@ -22,6 +24,8 @@ class LoopThread:
         # A daemon: who forgets to stop it can still leave the interpreter.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started = threading.Event()
+        self._submitting = threading.Lock()  # what comes before the loop's end is cancelled by it
+        self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leave: asyncio.Event | None = None
 
@@ -31,10 +35,14 @@ class LoopThread:
 
     def stop(self) -> None:
         """Stop the loop, and cancel tasks that still run. Idempotent."""
-        if self._thread.is_alive():
-            assert self._loop is not None
-            assert self._leave is not None
-            self._loop.call_soon_threadsafe(self._leave.set)
+        with self._submitting:
+            alive = self._thread.is_alive()
+            if alive and not self._stopped:
+                assert self._loop is not None
+                assert self._leave is not None
+                self._loop.call_soon_threadsafe(self._leave.set)
+            self._stopped = True
+        if alive:
             self._thread.join()
 
     def enter(self, context: AbstractAsyncContextManager[Any]) -> None:
@@ -47,18 +55,28 @@ class LoopThread:
             raise
 
     def leave(self, context: AbstractAsyncContextManager[Any]) -> None:
-        """Leave `context` and stop, even when that fails."""
+        """Leave `context` and stop, even when that fails. Of a thread that has ended, or is another
+        process's, nothing is left to leave."""
         try:
-            self.run(context.__aexit__(None, None, None))
+            if self._thread.is_alive():
+                self.run(context.__aexit__(None, None, None))
         finally:
             self.stop()
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Return what `work` returns, or raise what it raises. An interrupted caller cancels it."""
+        """Return what `work` returns, or raise what it raises. An interrupted caller cancels it.
+        Raises FailedPrecondition where the thread has ended, ends meanwhile, or is that of the
+        process that this one was forked from."""
         assert self._loop is not None, "not started"
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._submitting:
+            if self._stopped or not self._thread.is_alive():
+                work.close()
+                raise FailedPrecondition("the suite is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise FailedPrecondition("the suite was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise

@@ -150,19 +150,59 @@ def test_what_nobody_holds_is_closed(pair: ModelPair) -> None:
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
 
 
-def test_a_program_may_end_with_a_suite_open() -> None:
-    program = (
-        "import tandem\n"
-        "from tandem.api import suites\n"
-        "from tests.unit.cli.scripted_pair import scripted_pair\n"
-        "suites.load_pair = lambda draft, target: scripted_pair()\n"
-        "suite = tandem.embedded(demo=True)\n"
-        "print(len(suite.generate('hello', max_tokens=4).token_ids))\n"
-    )
+def test_a_stream_ends_with_its_suite(pair: ModelPair) -> None:
+    suite = tandem.embedded()
+    stream = suite.stream("hello", max_tokens=200)
+    next(stream)
+    suite.close()
+    with pytest.raises(tandem.FailedPrecondition, match="the suite is closed"):
+        next(stream)
+    stream.close()
+
+
+_OPEN = """
+import multiprocessing, threading, time
+import tandem
+from tandem.api import suites
+from tests.unit.cli.scripted_pair import scripted_pair
+suites.load_pair = lambda draft, target: scripted_pair()
+suite = tandem.embedded(demo=True)
+def ask(times=1):
+    for _ in range(times):
+        print(len(suite.generate("hello", max_tokens=4).token_ids), flush=True)
+ask()
+"""
+_THREAD = """
+threading.Thread(target=lambda: [time.sleep(0.2), ask(3)]).start()
+"""
+_FORK = """
+def child():
+    try:
+        ask()
+    except tandem.FailedPrecondition as error:
+        print(error, flush=True)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(20)
+print(process.exitcode)
+process.kill()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "output"),
+    [("", "4\n"), (_THREAD, "4\n" * 4), (_FORK, "4\nthe suite is closed\n0\n")],
+    ids=["open", "a thread goes on", "forked"],
+)
+def test_a_program_may_end_with_a_suite_open(more: str, output: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", _OPEN + more],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
     )
-    assert ended.stdout == "4\n"
+    assert ended.stdout == output
     assert "Traceback" not in ended.stderr
 
 

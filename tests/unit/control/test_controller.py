@@ -254,6 +254,27 @@ def test_drafts_that_may_be_better_than_they_seemed_are_tried_once() -> None:
     assert controller.decisions[Reason.TRIAL] == 1
 
 
+def test_an_edge_that_was_busy_for_a_moment_drafts_again() -> None:
+    session = Session(auto(known(), max_tokens=20_000), rtt_s=0.001)
+    session.ping()
+    while session.now < 30.0:
+        session.round(accepted=2)
+    assert session.controller.schedule.window > 0
+    while session.controller.schedule.window:
+        session.round(accepted=2, draft_s=0.2)  # something else has its processors
+    assert session.controller.schedule == ALONE
+    alone_since = session.now
+    while not session.controller.schedule.window and session.now < alone_since + 120:
+        session.ping()
+        session.token()
+    assert session.controller.decision is not None
+    assert session.controller.decision.reason is Reason.TRIAL
+    for _ in range(100):
+        session.round(accepted=2)
+    assert session.controller.schedule.window > 0
+    assert session.controller.estimates.draft.value == pytest.approx(0.005)
+
+
 def test_where_drafts_never_pay_none_are_made() -> None:
     """Be it that earlier answers found them good, or that nobody knows."""
     for warm in (known(rate=0.95), NO_WARM_START):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -54,6 +55,18 @@ def test_a_chunk_ends_with_a_paragraph_else_a_sentence_else_a_word() -> None:
     text = " ".join(["abcdefgh" * 4] * 20)  # each word is two pieces
     spans = chunk_spans(text, Chunking(17, 0), count_pieces)
     assert all(end == len(text) or text[end] == " " for _, end in spans)
+
+
+def test_a_script_without_spaces_is_cut_after_sentences_and_overlaps() -> None:
+    sentence = "员工每年可以休二十天的年假" * 2 + "。"
+    text = sentence * 60
+    spans = chunk_spans(text, Chunking(20, 4), count_pieces)
+    assert all(text[end - 1] == "。" for _, end in spans)
+    assert all(start < end for (_, end), (start, _) in pairwise(spans))
+    endless = "".join(chr(0x5000 + place) for place in range(2_000))
+    spans = chunk_spans(endless, Chunking(20, 4), count_pieces)
+    for place in range(len(endless) - 1):
+        assert any(start <= place and place + 2 <= end for start, end in spans), "a pair is cut"
 
 
 def test_a_text_without_words_has_no_chunks_and_one_long_word_has_many() -> None:

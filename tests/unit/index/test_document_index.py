@@ -54,6 +54,12 @@ def test_equal_texts_are_stored_once_and_live_as_long_as_any_name(index: Documen
     assert index.stats().chunks == 0
 
 
+def test_a_zero_byte_keeps_title_and_text_apart(index: DocumentIndex) -> None:
+    index.add([Document("a", "heron\0nest", title="t")])
+    index.add([Document("b", "nest", title="t\0heron")])
+    assert index.texts() == {"a": "heron\0nest", "b": "nest"}
+
+
 def test_a_search_between_a_commit_and_its_ranking_finds_the_new_text(
     index: DocumentIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

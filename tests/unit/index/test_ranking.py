@@ -81,6 +81,7 @@ def test_words_are_folded_and_identifiers_also_split(database: sqlite3.Connectio
         ("party on friday 🎉", "🎉"),
         ("Python版本是三", "版本"),
         ("\uff30\uff59\uff54\uff48\uff4f\uff4e\uff13", "python3"),  # of full width
+        ("Donau\u00addampf\u00adschiff", "donaudampfschiff"),  # soft hyphens
     ],
 )
 def test_words_of_scripts_without_spaces_are_found(
@@ -113,6 +114,9 @@ def test_function_words_count_only_where_there_are_no_others() -> None:
         ("什么", ["什么"]),
         ("体检是什么时候?", ["体检", "检是"]),
         ("押金多少", ["押金"]),
+        ("吗啡", ["吗啡"]),
+        ("有吗啡吗", ["有吗", "吗啡"]),
+        ("呢绒", ["呢绒"]),
         ("何時に会議", ["何時", "時に", "に会", "会議"]),
         ("予約はいつですか", ["予約", "約は"]),
         ("Wi-Fiのパスワード", words_of("wi fi") + query_words("のパスワード")),

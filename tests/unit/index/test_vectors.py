@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex
 from tandem.index.records import Document, Vectors
+from tandem.index.sqlite_store import SqliteStore
 from tandem.index.vectors import Keys, VectorIndex, _keys_in, keys_of, numbers_of
 from tests.unit.index.word_vectors import WordVectors
 
@@ -180,6 +184,77 @@ def test_codes_of_deleted_vectors_leave_the_disk(
     while (after := [*tmp_path.glob("*.faiss")]) == before or len(after) != 1:
         threading.Event().wait(0.01)
     assert len(_keys_in(index._read())) == 1960
+    index.close()
+
+
+def test_codes_of_deleted_vectors_leave_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.index.vectors.SAVED_AFTER_S", 0.05)
+    monkeypatch.setattr("tandem.index.vectors.RETRIED_AFTER_S", 0.05)
+    database = stored(2 * LIMIT)
+    index = opened(tmp_path, database)
+    while not (before := [*tmp_path.glob("*.faiss")]):
+        threading.Event().wait(0.01)
+    with monkeypatch.context() as full:
+
+        def refuse(path: Path) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        full.setattr("tandem.index.vectors.new_private_file", refuse)
+        change(index, database, {}, [3])
+        while before[0].exists():  # until the test's time is up
+            threading.Event().wait(0.01)
+    while not [*tmp_path.glob("*.faiss")]:  # there is room again
+        threading.Event().wait(0.01)
+    index.close()
+
+
+def test_a_file_of_a_tenant_without_documents_does_not_outlive_a_kill(tmp_path: Path) -> None:
+    def folder() -> DocumentIndex:
+        return DocumentIndex(tmp_path, WordVectors(), Chunking(16, 0))
+
+    index = folder()
+    index.add(texts("ann", 2 * LIMIT))
+    index.wait_until_built()
+    index.close()
+    (kept,) = (tmp_path / "vectors").glob("*.faiss")
+    raw = kept.read_bytes()
+    index = folder()
+    index.remove([*index.names("ann")], "ann")
+    index.close()
+    kept.write_bytes(raw)  # as a kill leaves it
+    index = folder()
+    index.wait_until_built()
+    index.close()
+    assert not [*(tmp_path / "vectors").iterdir()]
+
+
+def test_a_tenant_s_first_search_waits_for_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = DocumentIndex(tmp_path, WordVectors(SIZE), Chunking())
+    index.add([Document("a", "heron", owner="ann")])
+    index.close()
+    index = DocumentIndex(tmp_path, WordVectors(SIZE), Chunking())
+    begun, searched = threading.Event(), threading.Event()
+    insert = SqliteStore._insert
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        assert searched.wait(20)
+        insert(*arguments)
+
+    monkeypatch.setattr(SqliteStore, "_insert", slow)
+    with ThreadPoolExecutor(1) as pool:
+        added = pool.submit(index.add, [Document("b", "heron nest", owner="ann")])
+        assert begun.wait(20)
+        assert [hit.document_id for hit in index.search("heron", tenant="ann")] == ["a"]
+        searched.set()
+        added.result()
+    assert {hit.document_id for hit in index.search("heron", tenant="ann")} == {"a", "b"}
+    index.remove(["a"], "ann")
+    assert {hit.document_id for hit in index.search("heron", tenant="ann")} == {"b"}
     index.close()
 
 
