@@ -155,6 +155,8 @@ async def test_certificates_that_do_not_fit_are_refused_on_every_service(
 class _WithoutCertificate:
     """A caller that knows the authority and has nothing to show."""
 
+    called = ""
+
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = grpc.ssl_channel_credentials(credentials.authority.certificate)
 
