@@ -6,6 +6,10 @@ from tests.howto.edited_checkout import EditedCheckout
 
 GENERATION_PROTO = "protos/tandem_api/common/v1/generation.proto"
 FIGURES = "tandem/generation/figures.py"
+LAST_OF_THE_CLOUD = """\
+        int, Field(description="Drafts of the cloud that became part of the answer.")
+    ]
+"""
 PAUSES = """\
     pauses: Annotated[int, Field(description="Times that drafting paused.")]
 """
@@ -35,7 +39,7 @@ def test_a_figure_is_added_in_two_files(tmp_path: Path) -> None:
     checkout.insert_after(
         GENERATION_PROTO, "  string stop_sequence = 70;\n", "  uint32 pauses = 71;\n"
     )
-    checkout.insert_after(FIGURES, "    cloud_accepted: int\n", PAUSES)
+    checkout.insert_after(FIGURES, LAST_OF_THE_CLOUD, PAUSES)
     checkout.build_protos()
     assert checkout.changed() == {GENERATION_PROTO, FIGURES}
     assert checkout.run("-c", SHOWS_IT) == "2\n2\nTrue\nTrue\n"

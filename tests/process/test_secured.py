@@ -106,6 +106,6 @@ def test_a_command_calls_beyond_this_machine_over_tls_or_is_told_not_to(tmp_path
     half = run(*beyond, "--tls-ca", tmp_path / "nowhere")
     assert "--tls-certificate: is required" in half.stderr
     files = flags_of(tmp_path / "nowhere", "edge")
-    assert "edge.crt: cannot be read" in run(*beyond, *files).stderr
+    assert "ca.crt: cannot be read" in run(*beyond, *files).stderr
     plain = run(*beyond, "--insecure", "--timeout", "0.001")
     assert plain.exit_code == 1
