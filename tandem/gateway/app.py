@@ -372,7 +372,9 @@ class _Gateway:
         """Take up a stream that was asked for as `resumable`, after the event that the header
         `Last-Event-ID` or `starting_after` names."""
         place = 0 if starting_after is None else starting_after + 1
-        return self._kept.stream(number, place_after(last_event_id) if last_event_id else place)
+        if last_event_id:
+            place = place_after(last_event_id, number)
+        return self._kept.stream(number, place)
 
     async def create_message(self, request: Request, body: MessagesRequest) -> Response:
         """Complete a conversation as Anthropic's Messages API does."""

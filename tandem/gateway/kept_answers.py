@@ -228,10 +228,11 @@ class KeptAnswers:
         await asyncio.gather(answer.task, return_exceptions=True)
 
 
-def place_after(last_event_id: str) -> int:
-    """Return the place of the event behind the one with this id; 0 if it has no number."""
-    place = last_event_id.rpartition(":")[2]
-    return int(place) + 1 if place.isascii() and place.isdigit() else 0
+def place_after(last_event_id: str, number: str) -> int:
+    """Return the place of the event behind the one with this id; 0 if that is none of the answer
+    `number`: a client may name the event that it read last of another one."""
+    of, _, place = last_event_id.rpartition(":")
+    return int(place) + 1 if of == number and place.isascii() and place.isdigit() else 0
 
 
 def _is_of(answer: KeptAnswer, caller: Caller) -> bool:

@@ -157,6 +157,8 @@ async def test_a_stream_goes_on_without_its_caller_and_is_taken_up_after_the_las
         assert whole.endswith(rest)
         assert rest == whole[whole.index(f"id: {ids[2]}") :].partition("\n\n")[2]
         assert (await here.http.get(f"{address}?starting_after=2")).text == rest
+        of_another = {"Last-Event-ID": "other:2"}
+        assert (await here.http.get(address, headers=of_another)).text == whole
 
 
 async def test_a_stream_is_taken_up_while_it_goes_on_by_several_readers() -> None:
