@@ -7,6 +7,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -22,8 +23,10 @@ from tandem_api.common.v1 import generation_pb2 as pb
 from tests.native_memory import bytes_in_use
 
 CALLS = 400
+TIMES = 4
 MOST_BYTES = 40.0
-"""A call, in the mean: less than half of what one operation takes."""
+"""A call, in the mean of one of several times: less than half of what one operation takes. A table
+that grows does so in one of them; what is never freed is in each."""
 
 ENDS = "ends"
 
@@ -137,6 +140,6 @@ async def test_a_call_leaves_no_memory_behind(give_up: Give) -> None:
         return bytes_in_use() or 0
 
     async with service() as ends:
-        before = await calls(CALLS)
-        after = await calls(CALLS)
-    assert (after - before) / CALLS < MOST_BYTES
+        held = [await calls(CALLS) for _ in range(TIMES)]
+    grown = [(after - before) / CALLS for before, after in pairwise(held)]
+    assert min(grown) < MOST_BYTES, grown

@@ -70,7 +70,7 @@ def test_closing_frees_the_port_and_ends_the_thread() -> None:
     scrape(server.port)
     server.close()
     server.close()
-    assert threading.active_count() <= before
+    assert wait_for(lambda: threading.active_count() <= before)
     with serve_metrics(CollectorRegistry(), "127.0.0.1", server.port) as again:
         assert again.port == server.port
 
