@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 
 import pytest
@@ -12,6 +14,7 @@ from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.tokenising import (
     LONG_CHARACTERS,
+    NICENESS,
     THREADS,
     PromptTokens,
 )
@@ -32,6 +35,7 @@ class Watched(ScriptedTokenizer):
         if not waits:
             self.begin()
         self.threads: set[threading.Thread] = set()
+        self.niceness: set[int] = set()
         self.most_at_once = 0
         self._at_once = 0
 
@@ -41,6 +45,8 @@ class Watched(ScriptedTokenizer):
     def encode(self, text: str) -> list[int]:
         assert self._may_begin.wait(60), "nobody let it begin"
         self.threads.add(threading.current_thread())
+        if sys.platform == "linux":
+            self.niceness.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         ids = super().encode(text)
@@ -96,6 +102,17 @@ async def test_long_ones_are_read_elsewhere_a_few_at_a_time() -> None:
     assert [len(ids) for ids in found] == [len(text)] * 9
     assert threading.current_thread() not in tokenizer.threads
     assert tokenizer.most_at_once <= THREADS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+async def test_long_ones_give_way_to_the_answers_of_others() -> None:
+    """On two cores one key's long texts doubled the time of everybody's short ones."""
+    tokenizer = Watched()
+    await PromptTokens(tokenizer, CONTEXT).ids("a" * (LONG_CHARACTERS + 1))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert tokenizer.niceness == {max(own, NICENESS)}
+    await PromptTokens(tokenizer, CONTEXT).ids("a")
+    assert tokenizer.niceness == {max(own, NICENESS), own}
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])

@@ -27,6 +27,8 @@ LONG_SPELLING = 64
 """Tokens that are spelt in some 3 ms."""
 THREADS = 2
 """So that a tenant's short prompts need not wait for another's long one."""
+NICENESS = 5
+"""Who sends a long text waits for it, but answers in flight have more who wait."""
 
 AT_A_STRETCH_S = 0.001
 PAUSE_S = 0.0001
@@ -46,7 +48,7 @@ class PromptTokens:
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
         self.context_length = context_length
-        self._threads = FairExecutor("tokenising", THREADS, waiting=MOST_WAITING)
+        self._threads = FairExecutor("tokenising", THREADS, waiting=MOST_WAITING, niceness=NICENESS)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
         """Tokenize the prompt of a completion. Raises InvalidArgument."""
