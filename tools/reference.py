@@ -27,6 +27,7 @@ from tandem.telemetry.metric import MAX_LABEL_VALUES, OTHER, Metric, Series
 from tandem.telemetry.metrics import ALL_SERIES
 from tandem.telemetry.vllm_names import VLLM_NAMES
 from tools.chart_values import chart_values, default_text
+from tools.http_reference import http_page
 from tools.markdown_table import table
 from tools.python_reference import python_page
 
@@ -50,6 +51,7 @@ def pages() -> dict[str, str]:
         "alerts.md": alerts(),
         "chart.md": chart(),
         "configuration.md": configuration(),
+        "http.md": f"{NOTE}\n\n{http_page()}\n",
         "metrics.md": metrics(),
         "python.md": f"{NOTE}\n\n{python_page()}",
     }

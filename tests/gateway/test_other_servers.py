@@ -459,7 +459,7 @@ async def test_a_stop_string_is_part_of_the_text_if_that_is_asked_for(served: Ht
 
 
 def test_every_parameter_of_other_servers_is_in_the_documentation() -> None:
-    page = (ROOT / "docs" / "http-api.md").read_text()
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
     for kind in (ChatCompletionRequest, CompletionRequest):
         named = kind.model_json_schema()["properties"].keys() - kind.model_fields.keys()
         assert len(named) > 25
