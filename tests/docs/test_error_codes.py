@@ -25,14 +25,14 @@ def rows() -> Iterator[list[str]]:
 
 
 def test_statuses_of_grpc_are_those_of_http() -> None:
-    told = {}
+    told: dict[str, tuple[int, str]] = {}
     for names, status, code, *_ in (row for row in rows() if len(row) == 5):
         for name in names.split(", "):
             told.setdefault(name, (int(status), code.strip("`")))
     del told["the same"]
-    for name, (status, code) in told.items():
+    for name, row in told.items():
         error = api_error(Rejected(StatusCode[name], "why"))
-        assert (error.status, error.code) == (status, code), name
+        assert (error.status, error.code) == row, name
     others = {code.name for code in StatusCode} - told.keys()
     assert {api_error(Rejected(StatusCode[name], "why")).status for name in others} == {500}
 
