@@ -123,17 +123,6 @@ def test_the_benchmarks_compare_every_lossless_preset() -> None:
     assert {name for name, preset in PRESETS.items() if not preset.lossy} <= compared
 
 
-def test_the_overview_has_the_figures_of_the_benchmarks() -> None:
-    overview = text_of("README.md").partition("## Measured results")[2].partition("\n## ")[0]
-    cells = "\n".join(
-        row.partition(" | ")[2] for row in overview.splitlines() if row.startswith("| ")
-    )
-    figures = set(re.findall(r"\d[\d,.]*\d", cells))
-    assert len(figures) > 10
-    missing = {figure for figure in figures if figure not in text_of("docs/benchmarks.md")}
-    assert missing == set()
-
-
 def test_every_token_source_is_described() -> None:
     section = text_of("docs/http-api.md").partition("## The field tandem")[2]
     assert {str(source) for source in TokenSource} <= set(CODE.findall(section))
