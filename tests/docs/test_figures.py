@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.docs.blocks import PAGES
 from tests.programs import REPOSITORY
 
 FIGURES: dict[str, dict[str, Any]] = json.loads(
@@ -69,8 +70,8 @@ def test_every_measured_number_has_a_name(block: str) -> None:
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_shown_and_follows_from_the_notebook(name: str) -> None:
     figure = FIGURES[name]
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    showing = [each for each in [*PARTS, *blocks(readme)] if name in NAME.findall(each)]
+    pages = [(REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES]
+    showing = [each for page in pages for each in blocks(page) if name in NAME.findall(each)]
     assert showing
     section = section_of(figure["section"])
     for number, source in figure["shown"].items():
@@ -82,6 +83,11 @@ def test_every_figure_is_shown_and_follows_from_the_notebook(name: str) -> None:
         if len(terms) == 2:
             digits = len(number.partition(".")[2])
             assert f"{float(terms[0]) / float(terms[1]):.{digits}f}" == number
+
+
+def test_every_name_is_in_the_file() -> None:
+    pages = "".join((REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES)
+    assert set(NAME.findall(pages)) == set(FIGURES)
 
 
 @pytest.mark.parametrize("name", FIGURES)
