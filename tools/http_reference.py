@@ -32,7 +32,7 @@ def http_page() -> str:
             "## With a meaning or default of ours",
             table(("parameter", "of", "meaning"), rows),
             f"As in OpenAI's API or vLLM's: {plain}.",
-            "## Only with the value that says nothing",
+            "## Only with their neutral value",
             "Parameters of other servers that would change the answer. Any other value is refused"
             " with what to send instead. Parameters in neither table are ignored, but a misspelt"
             " name is refused.",
