@@ -133,7 +133,7 @@ SPECULATION = Dashboard(
                 Panel(
                     "Expected TPOT",
                     "TPOT that auto expected of its schedules and of the large model alone, and "
-                    "the measured one. If it is above both, the estimates were wrong.",
+                    "the measured one. If that is above both, the estimates were wrong.",
                     "s",
                     (
                         Query(mean(Method.auto_expected_tpot, "", AUTO), "chosen"),
