@@ -101,7 +101,9 @@ def _tell(invitation: Invitation, path: Path) -> None:
     it."""
     replace_file(path, f"{invitation}\n".encode(), PRIVATE)
     if sys.stderr.isatty():
-        click.echo(f"on another machine: tandem join '{invitation}'", err=True)
-        click.echo("whoever has this line may use this verifier", err=True)
+        click.echo(
+            f"on another machine run 'tandem join', and give it this line:\n{invitation}", err=True
+        )
+        click.echo(f"whoever has the line may use this verifier; it is in {path} too", err=True)
     else:
-        click.echo(f"on another machine: tandem join LINE, with the line in {path}", err=True)
+        click.echo(f"on another machine: tandem join FILE, with a copy of {path}", err=True)
