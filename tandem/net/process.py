@@ -15,10 +15,8 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from functools import cache, partial
+from functools import partial
 from typing import Any, NoReturn, TypeVar
-
-import grpc
 
 from tandem.core.errors import InvalidArgument, TandemError, listen_words, os_words
 from tandem.core.extras import missing_package
@@ -236,20 +234,11 @@ async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> 
 
 def run_loop(main: Any) -> Any:
     """Run a coroutine as `asyncio.run` does, on uvloop where there is one."""
-    _keep_grpc_polling()
     try:
         import uvloop
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
-
-
-@cache
-def _keep_grpc_polling() -> None:
-    """Keep gRPC's polling thread for as long as the process runs. It would end with the last
-    channel that is closed, which then waits for it; and it may wait in turn for the event loop to
-    take word of a last event, which that no longer does."""
-    grpc.aio.init_grpc_aio()
 
 
 def _complain(error: Exception | str, exit_code: int) -> int:
