@@ -56,7 +56,7 @@ def run_on_suite(
     """Run `asking` on the suite that the flags of `suite_options` describe. `documents` and
     `memory`: of a suite that is started for it. Raises InvalidArgument, or what loading raises."""
     if options["endpoint"] is not None:
-        _refuse_own_models(options)
+        refuse_own_models(options)
         run_loop(asking(aggregator_of(options), access_to(options["endpoint"], options)))
         return
     if documents is not None:
@@ -78,7 +78,7 @@ def run_on_suite(
         run_loop(embedded())
 
 
-def _refuse_own_models(options: dict[str, Any]) -> None:
+def refuse_own_models(options: dict[str, Any]) -> None:
     """Raise InvalidArgument naming a flag of models or documents that stands beside --endpoint."""
     suite_fields = ("draft", "target", "demo", "batch_invariant")
     for field in (*suite_fields, "device_documents", "cloud_documents", "index_folder"):
