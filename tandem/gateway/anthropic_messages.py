@@ -506,10 +506,6 @@ class MessageWriter:
             yield MessageEvent(type="message_delta", delta=end, usage=_usage(delta))
             yield MessageEvent(type="message_stop")
 
-    def closing(self) -> Iterator[MessageEvent]:
-        """Yield nothing: no event follows the last one."""
-        return iter(())
-
     def _pieces(self, text: str, delta: ChoiceDelta) -> list[Piece]:
         if self._reader is None:
             self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)

@@ -110,17 +110,6 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, message, param=param, code=code)
 
 
-def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
-    """Return an error for a caller that asks for more than it may have now."""
-    return ApiError(
-        429,
-        why,
-        code="rate_limit_exceeded",
-        kind="rate_limit_error",
-        headers=_retry_after(retry_after_s),
-    )
-
-
 def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
     """Return an error for a key of `holder` that has none of `scopes`, of which one is needed."""
     named = " or ".join(f"'{scope}'" for scope in scopes)
@@ -142,7 +131,9 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
     if isinstance(error, DocumentQuotaExceeded):  # to ask again is of no use
         return ApiError(413, str(error), code="document_quota_exceeded")
     if isinstance(error, HolderRefused):
-        return too_many(str(error), error.retry_after_s)
+        status, kind, word = _BY_STATUS["RESOURCE_EXHAUSTED"]
+        again = _retry_after(error.retry_after_s)
+        return ApiError(status, str(error), kind=kind, code=word, headers=again)
     code, whole = status_of(error)
     details = without_addresses(whole)
     if details != whole:
@@ -249,13 +240,9 @@ _ANTHROPIC_KINDS: Mapping[int, str] = {
 }
 
 
-def is_anthropic(path: str) -> bool:
-    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
-
-
 def error_body(error: ApiError, path: str) -> ErrorBody | MessageError | OllamaError:
     """Return the body of `error` as the API of `path` writes it."""
-    if is_anthropic(path):
+    if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
         usual = _INVALID if error.status < 500 else "api_error"
         kind = _ANTHROPIC_KINDS.get(error.status, usual)
         message = _renamed(error, _MESSAGE_NAMES)

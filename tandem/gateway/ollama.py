@@ -378,10 +378,6 @@ class OllamaWriter:
         if delta.ended:
             yield self._line(Parts(), **_figures(delta))
 
-    def closing(self) -> Iterator[OllamaAnswer]:
-        """Yield nothing: no line follows the last one."""
-        return iter(())
-
     def _parts(self, text: str, delta: ChoiceDelta) -> Parts:
         """Return what a piece adds; calls are added at the end."""
         if self._reader is None:

@@ -375,12 +375,11 @@ class OpenAIWriter:
         usage = None
         if self.continuous_usage:
             usage = _usage(delta.answer.prompt_tokens, end)
-        is_last = len(self._ended) == len(self.requests) and not self.include_usage
-        yield self._chunk([choice], usage, self._metrics() if is_last else None)
-
-    def closing(self) -> Iterator[ChatCompletionChunk | TextCompletionChunk]:
-        """Yield the usage, if the stream reports it."""
-        if self.include_usage:
+        is_last = len(self._ended) == len(self.requests)
+        yield self._chunk(
+            [choice], usage, self._metrics() if is_last and not self.include_usage else None
+        )
+        if is_last and self.include_usage:
             yield self._chunk([], self._usage(), self._metrics())
 
     def _chunk(

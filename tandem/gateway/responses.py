@@ -30,7 +30,7 @@ from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.generation.request import GenerationRequest
 from tandem.text.families import CallFormat
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputText(Lenient):
@@ -184,8 +184,9 @@ class ResponsesRequest(Body):
     )
     background: bool | None = Field(
         default=None,
-        description="Go on without the caller: GET /v1/responses/{id} returns the response, or its"
-        " events, for two minutes after somebody last read them.",
+        description="Return at once and go on without the caller: GET /v1/responses/{id} returns"
+        " the response, or its events, for two minutes after somebody last read them. Cannot be"
+        " combined with `store` set to false.",
     )
     metadata: dict[str, str] | None = Field(default=None, description="Returned unchanged.")
     safety_identifier: str | None = Field(default=None, description="Returned unchanged.")
@@ -280,7 +281,7 @@ class ResponseObject(Answer):
     created_at: int
     completed_at: int | None = None
     model: str
-    status: Status
+    status: Status | Literal["queued", "failed"]
     background: bool
     error: ResponseFailure | None = None
     incomplete_details: IncompleteReason | None = None
@@ -327,9 +328,9 @@ class ResponseEvent(Answer):
     arguments: str | None = Absent
 
 
-class ResponseDeleted(Answer):
+class Deleted(Answer):
     id: str
-    object: Literal["response"] = "response"
+    object: Literal["response", "stream"]
     deleted: Literal[True] = True
 
 
@@ -470,23 +471,25 @@ class ResponseWriter:
             response = self.response()
             yield self._event(f"response.{response.status}", response=response)
 
-    def closing(self) -> Iterator[ResponseEvent]:
-        """Yield nothing: no event follows the last one."""
-        return iter(())
-
     def response(self, failure: ApiError | None = None) -> ResponseObject:
         """Return the response as it is now; `failure`: what ended it early."""
         asked = self._asked
         dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
         ended = self._last
-        status: Status = "in_progress" if ended is None else self._end_status(ended)
+        status: Status | Literal["queued", "failed"]
+        if failure is not None:
+            status = "failed"
+        elif ended is not None:
+            status = self._end_status(ended)
+        else:
+            status = "queued" if asked.background and not self._told else "in_progress"
         reasoning = dumped.get("reasoning", {})
         return ResponseObject(
             id=self.id,
             created_at=self._created,
             completed_at=int(time.time()) if status == "completed" else None,
             model=asked.model,
-            status=status if failure is None else "failed",
+            status=status,
             background=asked.background is True,
             error=None
             if failure is None

@@ -191,10 +191,10 @@ class TandemOptions(TandemParameters):
     )
     resumable: bool = Field(
         default=False,
-        description="With `stream`: go on when the connection is lost. GET"
+        description="Go on when the connection is lost. Requires `stream`. GET"
         " /v1/tandem/streams/{id}, where the id is that of the answer, takes the stream up again,"
         " with the header `Last-Event-ID` after that event, for two minutes after somebody last"
-        " read it.",
+        " read it; DELETE ends it.",
     )
     rounds: bool = Field(
         default=False,

@@ -335,7 +335,7 @@ async def test_the_key_may_come_in_anthropic_s_header(tmp_path: Path) -> None:
         counted = await http.post(COUNT, json=chat_body(), headers=own)
         assert counted.json() == {"input_tokens": len("hello")}
         elsewhere = await http.post("/v1/chat/completions", json=chat_body(), headers=own)
-        assert elsewhere.status_code == 401
+        assert elsewhere.status_code == 200, "its clients ask other addresses, too"
 
 
 async def test_failures_of_the_suite_are_anthropic_s_errors() -> None:
