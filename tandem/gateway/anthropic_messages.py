@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient
+from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, refused_unless
 from tandem.gateway.choice_reader import (
     CallPiece,
     ChoiceReader,
@@ -21,7 +21,6 @@ from tandem.gateway.choice_reader import (
 from tandem.gateway.constraints import JsonSchema
 from tandem.gateway.errors import MESSAGES_PATH, unsupported
 from tandem.gateway.event_stream import StreamForm, server_sent
-from tandem.gateway.messages import refused_unless
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
     ChatCompletionRequest,
@@ -60,11 +59,18 @@ class TextSource(Lenient):
     data: str
 
 
+class Citations(Lenient):
+    enabled: Annotated[None, refused_unless("answers do not say where texts are from")] = None
+
+
 class DocumentBlock(Lenient):
-    """A document that is a text."""
+    """A document that is a text. Its title and context stand before it."""
 
     type: Literal["document"]
     source: TextSource
+    title: str | None = None
+    context: str | None = None
+    citations: Citations | None = None
 
 
 class ToolUseBlock(Lenient):
@@ -83,6 +89,9 @@ class ToolResultBlock(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[ResultBlock], Field(fail_fast=True)] | None = None
+    is_error: bool | None = Field(
+        default=None, description="True: `Error: ` stands before the result in the prompt."
+    )
 
 
 class ThinkingBlock(Lenient):
@@ -116,8 +125,12 @@ class InputTurn(Lenient):
 
 
 class MessageFunction(Lenient):
+    type: Literal["custom"] | None = None
     name: ToolName
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
+    input_examples: list[dict[str, Any]] | None = Field(
+        default=None, description="The keyword `examples` of the schema."
+    )
     description: str | None = None
     strict: bool | None = Field(default=None, description=STRICT)
 
@@ -125,7 +138,7 @@ class MessageFunction(Lenient):
 class ServerTool(Lenient):
     """A tool of a kind whose schema only Anthropic's models know."""
 
-    type: str
+    type: Annotated[str, Field(json_schema_extra={"not": {"const": "custom"}})]
     name: str | None = None
 
 
@@ -171,6 +184,7 @@ class OutputConfig(Lenient):
         " template. A template that does not know it ignores it.",
     )
     format: OutputFormat | None = None
+    task_budget: Annotated[None, refused_unless("send max_tokens")] = None
 
 
 class MessagesPrompt(Body):
@@ -198,6 +212,7 @@ class MessagesPrompt(Body):
     )
     mcp_servers: Annotated[None, refused_unless("send the servers' tools in tools")] = None
     container: Annotated[None, refused_unless("no code is run here")] = None
+    thread: Annotated[None, refused_unless("conversations are not stored; send all of it")] = None
 
 
 class CountTokensRequest(MessagesPrompt):
@@ -403,6 +418,8 @@ def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
                 result = _parts(block.content or "")
                 parts += [part for part in result if part["type"] == "image_url"]
                 text = "".join(part["text"] for part in result if part["type"] == "text")
+                if block.is_error:
+                    text = f"Error: {text}"
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
             case _:
                 parts += _parts([block])
@@ -428,7 +445,8 @@ def _parts(content: str | Sequence[Any]) -> list[dict[str, Any]]:
             case TextBlock():
                 parts.append({"type": "text", "text": block.text})
             case DocumentBlock():
-                parts.append({"type": "text", "text": block.source.data})
+                said = filter(None, (block.title, block.context, block.source.data))
+                parts.append({"type": "text", "text": "\n".join(said)})
             case ImageBlock():
                 url = f"data:{block.source.media_type};base64,{block.source.data}"
                 parts.append({"type": "image_url", "image_url": {"url": url}})
@@ -440,7 +458,9 @@ def _text(content: str | Sequence[TextBlock]) -> str:
 
 
 def _function(tool: MessageFunction) -> dict[str, Any]:
-    function = {"name": tool.name, "parameters": tool.input_schema, "strict": tool.strict}
+    examples = {"examples": tool.input_examples} if tool.input_examples else {}
+    parameters = tool.input_schema | examples
+    function = {"name": tool.name, "parameters": parameters, "strict": tool.strict}
     described = {} if tool.description is None else {"description": tool.description}
     return {"type": "function", "function": {**function, **described}}
 

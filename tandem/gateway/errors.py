@@ -171,7 +171,9 @@ def validation_error(details: Sequence[Mapping[str, Any]]) -> ApiError:
         if len(each["loc"]) == deepest:
             words.setdefault(_whole_name(each["loc"]), []).append(_words(each))
     sentences = (_sentence(name, dict.fromkeys(what)) for name, what in words.items())
-    return invalid(field or None, "; or ".join(islice(sentences, _MOST_FORMS)))
+    known = details[0]["type"] == "unsupported_parameter"
+    code = "unsupported_parameter" if known else "invalid_value"
+    return invalid(field or None, "; or ".join(islice(sentences, _MOST_FORMS)), code)
 
 
 def json_response(

@@ -9,26 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
-from tandem.gateway.base_models import Lenient
-
-
-def refused_unless(instead: str, *neutral: object) -> BeforeValidator:
-    """Return a validator that takes what says nothing, or is `neutral`, and refuses the rest with
-    words for what to send instead."""
-
-    def check(value: object) -> object:
-        if value is None or value is False or value in ([], {}):  # not 0, which equals False
-            return None
-        if any(type(value) is type(each) and value == each for each in neutral):
-            return None
-        raise ValueError(f"is not supported; {instead}")
-
-    nothing = ({"type": "null"}, {"type": "array", "items": {}, "maxItems": 0})
-    empty = {"type": "object", "maxProperties": 0}
-    taken = {"anyOf": [*nothing, empty, *({"const": each} for each in (False, *neutral))]}
-    return BeforeValidator(check, json_schema_input_type=Annotated[Any, WithJsonSchema(taken)])
+from tandem.gateway.base_models import Lenient, refused_unless
 
 
 def first_text(*values: object) -> str:

@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import Absent, Answer, Body, Lenient
+from tandem.gateway.base_models import Absent, Answer, Body, Lenient, refused_unless
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import RESPONSES_PATH, ApiError, unsupported
 from tandem.gateway.event_stream import StreamForm
-from tandem.gateway.messages import refused_unless
 from tandem.gateway.openai_answer import ChoiceExtension, extension_of
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
@@ -23,6 +22,7 @@ from tandem.gateway.schema import (
     ReasoningEffort,
     Seed,
     TandemOptions,
+    Verbosity,
     chat_from,
     check_only_of_chats,
 )
@@ -104,6 +104,10 @@ class TextSettings(Lenient):
     format: Annotated[
         TextFormat | JsonObjectFormat | ResponseSchemaFormat | None, Field(discriminator="type")
     ] = None
+    verbosity: Verbosity | None = Field(
+        default=None,
+        description="How long the answer is: the variable `verbosity` of the chat template.",
+    )
 
 
 class ResponseFunction(Lenient):
@@ -119,7 +123,7 @@ class ResponseFunction(Lenient):
 class HostedTool(Lenient):
     """A tool of another kind, which this server cannot offer to the model."""
 
-    type: str
+    type: Annotated[str, Field(json_schema_extra={"not": {"const": "function"}})]
 
 
 ResponseTool = Annotated[
@@ -142,6 +146,13 @@ class ReasoningSettings(Lenient):
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         default=None, description="The thinking is returned as it is, never as a summary."
     )
+    mode: Annotated[None, refused_unless("send effort", "standard")] = None
+
+
+def _without_logprobs(include: list[str]) -> list[str]:
+    if "message.output_text.logprobs" in include:
+        raise ValueError("'message.output_text.logprobs' is not supported; ask for a chat")
+    return include
 
 
 class ResponsesRequest(Body):
@@ -191,7 +202,11 @@ class ResponsesRequest(Body):
     metadata: dict[str, str] | None = Field(default=None, description="Returned unchanged.")
     safety_identifier: str | None = Field(default=None, description="Returned unchanged.")
     prompt_cache_key: str | None = Field(default=None, description="Returned unchanged.")
+    include: Annotated[list[str], AfterValidator(_without_logprobs)] | None = Field(
+        default=None, description="Ignored but for log-probabilities, which only chats have."
+    )
     top_logprobs: Annotated[None, refused_unless("ask /v1/chat/completions", 0)] = None
+    moderation: Annotated[None, refused_unless("this server does not judge texts")] = None
     previous_response_id: Annotated[
         None, refused_unless("responses are not stored; send the whole input")
     ] = None
@@ -364,6 +379,7 @@ def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
         tool_choice=named,
         response_format=_format(asked),
         reasoning_effort=None if asked.reasoning is None else asked.reasoning.effort,
+        verbosity=None if asked.text is None else asked.text.verbosity,
         tandem=asked.tandem,
     )
 
