@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, refused_unless
+from tandem.gateway.base_models import (
+    UINT32,
+    Absent,
+    Answer,
+    Body,
+    Lenient,
+    kind_of,
+    refused_unless,
+)
 from tandem.gateway.choice_reader import (
     CallPiece,
     ChoiceReader,
@@ -21,6 +29,7 @@ from tandem.gateway.choice_reader import (
 from tandem.gateway.constraints import JsonSchema
 from tandem.gateway.errors import MESSAGES_PATH, unsupported
 from tandem.gateway.event_stream import StreamForm, server_sent
+from tandem.gateway.messages import ImagePart, TextPart
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
     ChatCompletionRequest,
@@ -36,11 +45,6 @@ from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.text.families import CallFormat
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence"]
-
-
-class TextBlock(Lenient):
-    type: Literal["text"]
-    text: str
 
 
 class ImageSource(Lenient):
@@ -82,7 +86,7 @@ class ToolUseBlock(Lenient):
     input: dict[str, Any]
 
 
-ResultBlock = Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]
+ResultBlock = Annotated[TextPart | ImageBlock | DocumentBlock, Field(discriminator="type")]
 
 
 class ToolResultBlock(Lenient):
@@ -108,7 +112,7 @@ class UnreadBlock(Lenient):
 
 
 InputBlock = Annotated[
-    TextBlock
+    TextPart
     | ImageBlock
     | DocumentBlock
     | ToolUseBlock
@@ -139,17 +143,11 @@ class ServerTool(Lenient):
     """A tool of a kind whose schema only Anthropic's models know."""
 
     type: Annotated[str, Field(json_schema_extra={"not": {"const": "custom"}})]
-    name: str | None = None
-
-
-def _tool_kind(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return "function" if kind in (None, "custom") else "server"
 
 
 InputTool = Annotated[
     Annotated[MessageFunction, Tag("function")] | Annotated[ServerTool, Tag("server")],
-    Discriminator(_tool_kind),
+    Discriminator(lambda tool: "function" if kind_of(tool) in (None, "custom") else "server"),
 ]
 
 
@@ -194,7 +192,7 @@ class MessagesPrompt(Body):
 
     model: str
     messages: Annotated[list[InputTurn], Field(min_length=1, fail_fast=True)]
-    system: str | Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
+    system: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     tools: Annotated[list[InputTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         default=None,
         description="Functions. Anthropic's tools are not offered to the model, so they are refused"
@@ -362,7 +360,7 @@ def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     choice = asked.tool_choice
     if asked.tools and not functions and choice and choice.type not in ("auto", "none"):
         raise unsupported("tools.0.type", "send functions")
-    system = [{"role": "system", "content": _text(asked.system)}] if asked.system else []
+    system = [{"role": "system", "content": asked.system}] if asked.system else []
     config = asked.output_config or OutputConfig()
     wanted = config.format or asked.output_format
     schema = None if wanted is None else {"name": "format", "schema": wanted.json_schema}
@@ -395,16 +393,13 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
 
 def _messages(turns: Sequence[InputTurn]) -> Iterator[dict[str, Any]]:
     for turn in turns:
-        if isinstance(turn.content, str):
-            yield {"role": turn.role, "content": turn.content}
-        else:
-            yield from _turn(turn.role, turn.content)
+        yield from _turn(turn.role, _blocks(turn.content))
 
 
 def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield a message for each tool result in a turn, then the rest of the turn as one message, to
     which the results' images belong."""
-    parts: list[dict[str, Any]] = []
+    parts: list[TextPart | ImagePart] = []
     calls: list[dict[str, Any]] = []
     thoughts = ""
     for block in blocks:
@@ -415,18 +410,15 @@ def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
                 function = {"name": block.name, "arguments": json.dumps(block.input)}
                 calls.append({"id": block.id, "type": "function", "function": function})
             case ToolResultBlock():
-                result = _parts(block.content or "")
-                parts += [part for part in result if part["type"] == "image_url"]
-                text = "".join(part["text"] for part in result if part["type"] == "text")
+                result = list(map(_part, _blocks(block.content or ())))
+                parts += [part for part in result if isinstance(part, ImagePart)]
+                text = "".join(part.text for part in result if isinstance(part, TextPart))
                 if block.is_error:
                     text = f"Error: {text}"
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            case _:
-                parts += _parts([block])
-    content: Any = parts
-    if all(part["type"] == "text" for part in parts):
-        content = "".join(part["text"] for part in parts)
-    message: dict[str, Any] = {"role": role, "content": content}
+            case TextPart() | DocumentBlock() | ImageBlock():
+                parts.append(_part(block))
+    message: dict[str, Any] = {"role": role, "content": parts}
     if thoughts:
         message["reasoning_content"] = thoughts
     if calls:
@@ -435,26 +427,20 @@ def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
         yield message
 
 
-def _parts(content: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """Return texts, documents and images as parts of a chat's content."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    parts: list[dict[str, Any]] = []
-    for block in content:
-        match block:
-            case TextBlock():
-                parts.append({"type": "text", "text": block.text})
-            case DocumentBlock():
-                said = filter(None, (block.title, block.context, block.source.data))
-                parts.append({"type": "text", "text": "\n".join(said)})
-            case ImageBlock():
-                url = f"data:{block.source.media_type};base64,{block.source.data}"
-                parts.append({"type": "image_url", "image_url": {"url": url}})
-    return parts
+def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
+    return [TextPart(type="text", text=content)] if isinstance(content, str) else content
 
 
-def _text(content: str | Sequence[TextBlock]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
+def _part(block: TextPart | DocumentBlock | ImageBlock) -> TextPart | ImagePart:
+    """Return a block as a part of a chat's content."""
+    match block:
+        case DocumentBlock():
+            said = filter(None, (block.title, block.context, block.source.data))
+            return TextPart(type="text", text="\n".join(said))
+        case ImageBlock():
+            url = f"data:{block.source.media_type};base64,{block.source.data}"
+            return ImagePart(type="image_url", image_url=url)
+    return block
 
 
 def _function(tool: MessageFunction) -> dict[str, Any]:

@@ -63,6 +63,11 @@ def refused_unless(instead: str, *neutral: object) -> BeforeValidator:
     return one_of(instead, False, [], {}, *neutral)
 
 
+def kind_of(value: Any) -> Any:
+    """Return the `type` of an object, as a caller sent it or as a model has it."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
 def is_same(value: object, other: object) -> bool:
     """Return whether two values are the same in JSON, where 1 equals 1.0, but not true."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other

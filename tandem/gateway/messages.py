@@ -38,6 +38,17 @@ class ImagePart(Lenient):
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
+class RefusalPart(Lenient):
+    """What an earlier answer said, where it would not answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
 class ReasoningPart(Lenient):
     """What an earlier answer thought, in the field that is called like the type, or in `text`."""
 
@@ -52,7 +63,6 @@ class ReasoningPart(Lenient):
 
 
 _INSTEAD_OF_PARTS: Mapping[str, str] = {
-    "refusal": "send its text as a `text` part",
     "tool_use": "send `tool_calls` beside `content`",
     "tool_result": "send a message with the role `tool` and the `tool_call_id`",
     "image": "send an `image_url` part with a data URL",
@@ -76,9 +86,9 @@ def _known_parts(content: object) -> object:
     return content
 
 
-Part = Annotated[TextPart | ImagePart | ReasoningPart, Field(discriminator="type")]
+Part = Annotated[TextPart | ImagePart | RefusalPart | ReasoningPart, Field(discriminator="type")]
 Content = Annotated[
-    str | Annotated[list[Part], Field(fail_fast=True)] | None, BeforeValidator(_known_parts)
+    str | Annotated[list[Part], Field(fail_fast=True)], BeforeValidator(_known_parts)
 ]
 
 
@@ -121,7 +131,7 @@ Role = Annotated[
 
 class Message(Lenient):
     role: Role
-    content: Content = Field(
+    content: Content | None = Field(
         default=None,
         validate_default=False,
         description="Text of the message. Required unless `role` is `assistant`.",

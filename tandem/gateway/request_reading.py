@@ -16,7 +16,7 @@ from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.base_models import UINT32
 from tandem.gateway.errors import invalid, unsupported
-from tandem.gateway.messages import ImagePart, Message, TextPart
+from tandem.gateway.messages import ImagePart, Message, RefusalPart, TextPart
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     CommonParameters,
@@ -239,7 +239,7 @@ def _text(index: int, message: Message) -> str:
         raise invalid(
             param, "content: images are only allowed in the last message with the role user"
         )
-    return "".join(part.text for part in content if isinstance(part, TextPart))
+    return "".join(part.text for part in content if isinstance(part, TextPart | RefusalPart))
 
 
 def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:

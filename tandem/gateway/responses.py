@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import Absent, Answer, Body, Lenient, refused_unless
+from tandem.gateway.base_models import Absent, Answer, Body, Lenient, kind_of, refused_unless
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import RESPONSES_PATH, ApiError, unsupported
 from tandem.gateway.event_stream import StreamForm
+from tandem.gateway.messages import Content
 from tandem.gateway.openai_answer import ChoiceExtension, extension_of
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
@@ -33,29 +34,10 @@ from tandem.text.families import CallFormat
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class InputText(Lenient):
-    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
-    text: str
-
-
-class InputRefusal(Lenient):
-    type: Literal["refusal"]
-    refusal: str
-
-
-class InputImage(Lenient):
-    type: Literal["input_image"]
-    image_url: str
-
-
-InputPart = Annotated[InputText | InputRefusal | InputImage, Field(discriminator="type")]
-InputContent = str | Annotated[list[InputPart], Field(fail_fast=True)]
-
-
 class InputMessage(Lenient):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: InputContent
+    content: Content
 
 
 class InputCall(Lenient):
@@ -68,19 +50,19 @@ class InputCall(Lenient):
 class InputCallOutput(Lenient):
     type: Literal["function_call_output"]
     call_id: str
-    output: InputContent
+    output: Content
+
+
+class InputThought(Lenient):
+    type: Literal["reasoning_text", "summary_text", "output_text", "text"]
+    text: str
 
 
 class InputReasoning(Lenient):
     """What was thought before the answer that follows, for chat templates that keep it."""
 
     type: Literal["reasoning"]
-    content: Annotated[list[InputText], Field(fail_fast=True)] | None = None
-
-
-def _kind(item: Any) -> str:
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-    return str(kind or "message")
+    content: Annotated[list[InputThought], Field(fail_fast=True)] | None = None
 
 
 InputItem = Annotated[
@@ -88,7 +70,7 @@ InputItem = Annotated[
     | Annotated[InputCall, Tag("function_call")]
     | Annotated[InputCallOutput, Tag("function_call_output")]
     | Annotated[InputReasoning, Tag("reasoning")],
-    Discriminator(_kind),
+    Discriminator(lambda item: str(kind_of(item) or "message")),
 ]
 
 
@@ -128,7 +110,7 @@ class HostedTool(Lenient):
 
 ResponseTool = Annotated[
     Annotated[ResponseFunction, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
-    Discriminator(lambda tool: "function" if _kind(tool) == "function" else "hosted"),
+    Discriminator(lambda tool: "function" if kind_of(tool) == "function" else "hosted"),
 ]
 
 
@@ -417,35 +399,15 @@ def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
         thoughts = ""
         match item:
             case InputReasoning():
-                thoughts = _text(item.content or [])
+                thoughts = "".join(part.text for part in item.content or ())
             case InputMessage():
-                yield {"role": item.role, "content": _content(item.content), **thought}
+                yield {"role": item.role, "content": item.content, **thought}
             case InputCall():
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 yield {"role": "assistant", "tool_calls": [call], **thought}
             case InputCallOutput():
-                output = _content(item.output)
-                yield {"role": "tool", "tool_call_id": item.call_id, "content": output}
-
-
-def _content(content: str | list[Any]) -> str | list[dict[str, Any]]:
-    if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
-        return _text(content)
-    return [
-        {"type": "image_url", "image_url": {"url": part.image_url}}
-        if isinstance(part, InputImage)
-        else {"type": "text", "text": _text([part])}
-        for part in content
-    ]
-
-
-def _text(content: str | list[Any]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(
-        part.refusal if isinstance(part, InputRefusal) else part.text for part in content
-    )
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
 
 
 class ResponseWriter:
