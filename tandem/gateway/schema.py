@@ -4,7 +4,7 @@ all others are ignored."""
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, ValidationError, create_model
 
@@ -254,25 +254,29 @@ class PredictedContent(Lenient):
         return "".join(part.text for part in self.content)
 
 
-def read_prompt(prompt: object) -> object:
-    """Check the form of a prompt: one or several texts or lists of token ids. pydantic would try
-    every member of the union on every value and record each failure."""
-    kinds = _kinds(prompt)
-    if isinstance(prompt, str) or kinds in ({str}, {int}):
-        return prompt
-    if kinds == {list} and all(_kinds(each) <= {int} for each in cast("list[object]", prompt)):
-        return prompt
-    raise ValueError("must be a text, a list of token ids, or a list of either")
+def _listed(given: object) -> list[Any]:
+    """Return one or several texts, or lists of token ids, as a list. pydantic would try every
+    member of the union on every value and record each failure."""
+    several = given if _kinds(given) in ({str}, {list}) else [given]
+    assert isinstance(several, list)
+    if _kinds(several) != {str} and not all(_kinds(each) == {int} for each in several):
+        raise ValueError("must be a text, a list of token ids, or a list of either")
+    if not all(
+        0 <= token <= UINT32 for each in several if isinstance(each, list) for token in each
+    ):
+        raise ValueError(f"token ids must be between 0 and {UINT32}")
+    return [each if isinstance(each, str) else tuple(each) for each in several]
 
 
 def _kinds(values: object) -> set[type]:
     return set(map(type, values)) if isinstance(values, list) else set()
 
 
-_PromptForms = str | list[str] | list[int] | list[list[int]]
-PromptBody = Annotated[
-    _PromptForms, PlainValidator(read_prompt, json_schema_input_type=_PromptForms)
+Texts = Annotated[
+    list[str] | list[tuple[int, ...]],
+    PlainValidator(_listed, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
 ]
+"""A text, a list of token ids, or a list of either; read as a list."""
 
 
 class CommonParameters(Constraints, BodyParameters):
@@ -581,7 +585,7 @@ def _limit(*limits: int | None) -> int | None:
 class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
-    prompt: PromptBody
+    prompt: Texts
     max_tokens: MaxTokens | Zero | None = Field(
         default=None,
         description="Maximum tokens of the answer. Default, or -1: as many as the context and the"
