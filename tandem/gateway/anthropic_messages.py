@@ -22,7 +22,6 @@ from tandem.gateway.choice_reader import (
     CallPiece,
     ChoiceReader,
     Parts,
-    Piece,
     ReasoningOptions,
     Thought,
 )
@@ -467,16 +466,15 @@ class MessageWriter:
         self._number = uuid.uuid4().hex
         self.id = f"msg_{self._number}"
         self._model = model
-        self._reasoning = reasoning
-        self._calls = calls
-        self._reader: ChoiceReader | None = None
+        self._reader = ChoiceReader(reasoning, calls)
+        self._begun = False
         self._blocks = 0
         self._open: type[AnswerBlock] | None = None
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> MessageObject:
         """Return the whole answer, from its last piece."""
         (last,) = deltas
-        parts = Parts.of(self._pieces(last.answer.text, last))
+        parts = Parts.of(self._reader.push(last.answer, last.answer.text, ended=True))
         blocks: list[AnswerBlock] = []
         if parts.thinking:
             blocks.append(AnswerThinking(thinking=parts.thinking))
@@ -488,9 +486,10 @@ class MessageWriter:
 
     def events(self, delta: ChoiceDelta) -> Iterator[MessageEvent]:
         """Yield what a piece of the answer adds to a stream."""
-        if self._reader is None:
+        if not self._begun:
+            self._begun = True
             yield MessageEvent(type="message_start", message=self._message(delta, []))
-        for piece in self._pieces(delta.text, delta):
+        for piece in self._reader.push(delta.answer, delta.text, delta.ended):
             match piece:
                 case Thought():
                     yield from self._begin(AnswerThinking(thinking=""))
@@ -511,11 +510,6 @@ class MessageWriter:
             end = EndDelta(**self._end_of(delta))
             yield MessageEvent(type="message_delta", delta=end, usage=_usage(delta))
             yield MessageEvent(type="message_stop")
-
-    def _pieces(self, text: str, delta: ChoiceDelta) -> list[Piece]:
-        if self._reader is None:
-            self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)
-        return self._reader.push(text, delta.ended)
 
     def _begin(self, block: AnswerBlock) -> Iterator[MessageEvent]:
         """Begin a block, unless one of its kind is open."""
@@ -547,7 +541,6 @@ class MessageWriter:
         called."""
         summary = ended.answer.summary
         assert summary is not None
-        assert self._reader is not None
         reason: StopReason = "end_turn"
         if summary.finish_reason == "length":
             reason = "max_tokens"

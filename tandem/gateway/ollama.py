@@ -374,9 +374,7 @@ class OllamaWriter:
         self.id = uuid.uuid4().hex
         self._model = model
         self._chat = chat
-        self._reasoning = ReasoningOptions(separate=reads)
-        self._calls = calls
-        self._reader: ChoiceReader | None = None
+        self._reader = ChoiceReader(ReasoningOptions(separate=reads), calls)
         self._called = Parts()
 
     @property
@@ -403,9 +401,7 @@ class OllamaWriter:
 
     def _parts(self, text: str, delta: ChoiceDelta) -> Parts:
         """Return what a piece adds; calls are added at the end."""
-        if self._reader is None:
-            self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)
-        for piece in self._reader.push(text, delta.ended):
+        for piece in self._reader.push(delta.answer, text, delta.ended):
             self._called.add(piece)
         parts = self._called
         self._called = Parts() if delta.ended else Parts(calls=parts.calls)

@@ -425,8 +425,7 @@ class ResponseWriter:
         self._asked = asked
         self._params = request.params
         self._created = int(time.time())
-        self._calls = calls
-        self._reader: ChoiceReader | None = None
+        self._reader = ChoiceReader(ReasoningOptions(), calls)
         self._items: list[OutputItem] = []
         self._is_open = False
         self._told = 0
@@ -503,9 +502,7 @@ class ResponseWriter:
         )
 
     def _pieces(self, text: str, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
-        if self._reader is None:
-            self._reader = ChoiceReader(delta.answer, ReasoningOptions(), self._calls)
-        for piece in self._reader.push(text, delta.ended):
+        for piece in self._reader.push(delta.answer, text, delta.ended):
             match piece:
                 case Thought():
                     yield from self._begin(OutputReasoning)
