@@ -56,15 +56,6 @@ class StoredCollection:
     words: int
 
 
-def in_memory(chunks: Chunks) -> sqlite3.Connection:
-    """Return an index of words of these chunks that is kept nowhere; `close` it."""
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    for statement in TABLES:
-        database.execute(statement)
-    add(database, chunks)
-    return database
-
-
 def every(database: sqlite3.Connection) -> list[StoredCollection]:
     """Return the collections that have chunks."""
     statement = "SELECT id, name, chunks, words FROM collection WHERE chunks > 0"

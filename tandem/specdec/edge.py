@@ -144,11 +144,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return self._drafting.schedule
 
     @property
-    def drafts_in_flight(self) -> tuple[int, ...]:
-        """The drafts that no verdict has settled, sent or not; of a tree, its first branch."""
-        return self._drafting.in_flight.token_ids
-
-    @property
     def drafts_sent(self) -> int:
         """Number of drafts on the stream that is open now."""
         return self._drafting.in_flight.sent

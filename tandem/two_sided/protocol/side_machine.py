@@ -122,11 +122,6 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         rule = self._rule
         return rule.aggregation_side if isinstance(rule, SingleAggregator) else None
 
-    @property
-    def queued(self) -> tuple[int, int]:
-        """Numbers of drafts that follow the committed text: this side's, the other side's."""
-        return len(list(self._own)), len(list(self._peers))
-
     # Connection
 
     def connect(self, now: float) -> SideOutputs:

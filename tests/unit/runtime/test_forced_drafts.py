@@ -27,7 +27,7 @@ from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acc
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
-from tests.virtual_time.edge_frames import edge_of
+from tests.virtual_time.edge_frames import drafts_in_flight, edge_of
 
 VOCABULARY = 8
 PROMPT = (1, 2)
@@ -162,7 +162,7 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
             assert not works.idle
             happened = await ready.get()
             edge.drafted(happened.task, *happened.outcome(), 0.0)
-            assert edge.drafts_in_flight == (2, 1, 2, 2)[: work.count]
+            assert drafts_in_flight(edge) == (2, 1, 2, 2)[: work.count]
             assert (edge.kv_length, kv.length) == (0, 0)
             assert works.idle
             edge._drafting.discard()
@@ -240,7 +240,7 @@ async def test_a_work_that_is_predicted_as_a_whole_never_reaches_the_engine() ->
             works.start(work)
             happened = await ready.get()
             edge.drafted(happened.task, *happened.outcome(), 0.0)
-            assert edge.drafts_in_flight == (2, 1, 2, 2)
+            assert drafts_in_flight(edge) == (2, 1, 2, 2)
             assert (edge.kv_length, kv.length) == (0, 0)
     finally:
         await asyncio.to_thread(thread.stop)

@@ -26,6 +26,7 @@ from tests.virtual_time.edge_frames import (
     SPARSE,
     V,
     draft,
+    drafts_in_flight,
     edge_of,
     verdict_of,
 )
@@ -62,7 +63,7 @@ def test_an_early_verdict_changes_nothing_but_what_is_drafted_ahead() -> None:
     assert edge.work(0.0) is None
     assert edge.receive(early(edge, 1, True, 2), 0.1) == []
     assert (edge.stats.early_verdicts, edge.phase) == (1, other.phase)
-    assert (edge.drafts_in_flight, edge.kv_length) == (other.drafts_in_flight, other.kv_length)
+    assert (drafts_in_flight(edge), edge.kv_length) == (drafts_in_flight(other), other.kv_length)
     work = edge.work(0.1)
     assert work is not None
     assert (work.branch, work.position, work.token_ids) == (True, 4, (2,))
