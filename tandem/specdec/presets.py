@@ -48,8 +48,6 @@ class SharedChoices(RuleChoices):
     uplink: Uplink
     uplink_precision: Precision = "float32"
     truncation: Truncation = NO_TRUNCATION
-    idle_weight: float = 1.0
-    """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
     expansion: tuple[int, ...] = ()
     """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
     exits: int = 0
@@ -233,8 +231,6 @@ class Preset(SharedChoices):
         if self.control is Control.LEAST_COST:
             _require(schedule.decode_when_idle, "control", f"{self.control} needs decode_when_idle")
             _require(self.drafter_invariant, "control", f"{self.control} needs a coupled text")
-            why = f"must be 1: {self.control} minimises time"
-            _require(self.idle_weight == 1, "idle_weight", why)
         if self.expansion:
             self._validate_tree_drafting()
         elif self.drafts and not self.drafter_invariant:
@@ -312,7 +308,6 @@ class VerifySettings(SharedChoices):
         _check_range("payload_tail_draws", self.payload_tail_draws, 0, MAX_PAYLOAD_TAIL_DRAWS)
         sent = self.payload_top > 0 or self.rejection_payload is not RejectionPayload.TOP_K
         _require(sent, "payload_top", "must be at least 1 where it is all that is sent")
-        _check_range("idle_weight", self.idle_weight, 0, 1)
         self.truncation.validate(MAX_VOCABULARY_SIZE)
         _check_range("exits", self.exits, 0, MAX_EXITS)
         self._validate_payloads()

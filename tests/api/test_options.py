@@ -69,7 +69,7 @@ def composed(preset: Preset | AggregationPreset) -> Preset | AggregationPreset:
         *PRESETS.values(),
         *AGGREGATION_PRESETS.values(),
         replace(PRESETS["mc-dsd"], name="mine", payload_top=9),
-        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES, idle_weight=0.25),
+        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES, confidence_threshold=0.25),
         PRESETS["dsd"].with_expansion((3, 2)),
         replace(PRESETS["mc-dsd"], expansion=()),
         tandem.preset("stream", window=8, chunk=4, predraft="off"),

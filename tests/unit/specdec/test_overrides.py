@@ -28,12 +28,15 @@ def test_choices_change_one_by_one() -> None:
             "window=4",
             "schedule.bonus=true",
             "rejection_payload=top_k",
-            "idle_weight=0.5",
+            "confidence_threshold=0.5",
             "predraft = off",
         ],
     )
     assert (changed.schedule.window, changed.schedule.bonus) == (4, True)
-    assert (changed.rejection_payload, changed.idle_weight) == (RejectionPayload.TOP_K, 0.5)
+    assert (changed.rejection_payload, changed.confidence_threshold) == (
+        RejectionPayload.TOP_K,
+        0.5,
+    )
     assert changed.predraft is Predraft.OFF
     assert changed.schedule.chunk == PICOSPEC.schedule.chunk
     for text, bonus in (("true", True), ("On", True), ("false", False), ("off", False)):
@@ -58,7 +61,7 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
         ("name=other", "unknown: 'name'; known: draft_length"),
         ("window=many", "window must be a whole number, not 'many'"),
         ("bonus=maybe", "bonus must be true or false, not 'maybe'"),
-        ("idle_weight=much", "idle_weight must be a number, not 'much'"),
+        ("confidence_threshold=much", "confidence_threshold must be a number, not 'much'"),
         ("window=2.5", "window must be a whole number, not 2.5"),
         ("window=true", "window must be a whole number, not True"),
         ("rejection_payload=none", "rejection_payload must be token, full_distribution"),
@@ -85,7 +88,7 @@ def test_a_tree_and_a_draft_length_change_all_that_goes_with_them() -> None:
     ("text", "override"),
     [
         ("window=8", Override("window", 8)),
-        ("idle_weight = 0.5", Override("idle_weight", 0.5)),
+        ("confidence_threshold = 0.5", Override("confidence_threshold", 0.5)),
         ("schedule.bonus=False", Override("schedule.bonus", False)),
         ("predraft=off", Override("predraft", "off")),
         ("expansion=3,2", Override("expansion", (3, 2))),
@@ -143,11 +146,11 @@ def test_lengths_are_whole_numbers(text: str) -> None:
 
 
 def test_a_number_becomes_what_its_field_holds() -> None:
-    changed = changed_by(PRESETS["auto"], ["idle_weight=1", "payload_top=7"])
-    assert (type(changed.idle_weight), changed.idle_weight) == (float, 1.0)
+    changed = changed_by(PRESETS["auto"], ["confidence_threshold=1", "payload_top=7"])
+    assert (type(changed.confidence_threshold), changed.confidence_threshold) == (float, 1.0)
     assert (type(changed.payload_top), changed.payload_top) == (int, 7)
-    with pytest.raises(InvalidArgument, match="idle_weight must be a number, not True"):
-        changed_by(PRESETS["auto"], ["idle_weight=true"])
+    with pytest.raises(InvalidArgument, match="confidence_threshold must be a number, not True"):
+        changed_by(PRESETS["auto"], ["confidence_threshold=true"])
     with pytest.raises(InvalidArgument, match="bonus must be true or false, not 1"):
         changed_by(PRESETS["auto"], ["bonus=1"])
 

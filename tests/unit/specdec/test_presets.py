@@ -347,7 +347,6 @@ def test_the_timing_of_each_preset() -> None:
     [
         ("payload_top", 0, 4096),
         ("payload_tail_draws", 0, 256),
-        ("idle_weight", 0, 1),
         ("confidence_threshold", 0, 1),
         ("predraft_workers", 1, 32),
         ("predraft_outcomes", 1, 256),
@@ -422,7 +421,6 @@ def test_the_cloud_is_told_how_to_judge_and_no_more() -> None:
         ("mc-dsd", {"window": 4}, "expansion"),
         ("mc-dsd", {"verify_on_arrival": True}, "expansion"),
         ("coupled", {"exits": -1}, "exits"),
-        ("coupled", {"idle_weight": 2.0}, "idle_weight"),
     ],
 )
 def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], field: str) -> None:
@@ -462,7 +460,6 @@ def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
         payload_top=7,
         payload_tail_draws=5,
         truncation=Truncation(top_k=9),
-        idle_weight=0.25,
         expansion=(2, 1),
         with_replacement=True,
         exits=3,
@@ -483,7 +480,6 @@ def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
         payload_top=7,
         payload_tail_draws=5,
         truncation=Truncation(top_k=9),
-        idle_weight=0.25,
         expansion=(2, 1),
         with_replacement=True,
         exits=3,
@@ -502,14 +498,13 @@ def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
     )
     assert (told.verify_on_arrival, told.decode_when_idle) == (False, False)
     assert (told.prepare_on_arrival, told.bonus) == (False, True)
-    assert (told.payload_top, told.payload_tail_draws, told.idle_weight) == (64, 4, 1.0)
+    assert (told.payload_top, told.payload_tail_draws) == (64, 4)
     assert (told.expansion, told.with_replacement) == ((), False)
     assert (told.exits, told.split_layers) == (0, 0)
 
 
 def test_what_a_preset_does_not_say() -> None:
     preset = PRESETS["coupled"]
-    assert preset.idle_weight == 1.0
     assert (preset.with_replacement, preset.truncate_after_sampling) == (False, False)
     assert (preset.split_layers, preset.expansion) == (0, ())
     assert {name for name, one in PRESETS.items() if one.truncate_after_sampling} == {"tslt-after"}
@@ -536,9 +531,7 @@ def test_what_a_preset_does_not_say() -> None:
         (changed("dssd", payload_tail_draws=256), ""),
         (changed("picospec-top-k", payload_top=1), ""),
         (changed("dssd-full", payload_top=0), ""),
-        (changed("stream", idle_weight=0.99), ""),
-        (changed("auto", idle_weight=0.99), "idle_weight"),
-        (changed("dssd", idle_weight=float("nan")), "idle_weight"),
+        (changed("dssd", confidence_threshold=float("nan")), "confidence_threshold"),
         (changed("ar", acceptance=Acceptance.REJECTION), ""),
         (changed("dsd", {"window": 4, "chunk": 1}), "bonus"),
         (changed("dsd", {"window": 4, "chunk": 1, "bonus": False}), ""),
