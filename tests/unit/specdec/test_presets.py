@@ -18,7 +18,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import (
     MAX_DRAFT_LENGTH,
     PRESETS,
@@ -205,7 +205,7 @@ def test_a_draft_length_keeps_the_number_of_chunks() -> None:
 
 @pytest.mark.parametrize("name", ["ar", "stream", "auto"])
 def test_a_cloud_that_goes_on_alone_may_draft_instead(name: str) -> None:
-    drafting = with_overrides(PRESETS[name], parse_overrides(["cloud_drafts=lookup"]))
+    drafting = with_overrides(PRESETS[name], ("cloud_drafts=lookup",))
     drafting.validate()
     assert drafting.cloud_drafts is CloudDrafts.LOOKUP
     chosen = CloudDrafts.ANY if name == "auto" else CloudDrafts.NONE
@@ -226,7 +226,7 @@ def test_where_other_choices_leave_no_room_for_drafts_of_the_cloud_auto_asks_for
     overrides: list[str],
 ) -> None:
     """They are no demand, unlike those of a model or by lookup."""
-    changed = with_overrides(PRESETS["auto"], parse_overrides(overrides))
+    changed = with_overrides(PRESETS["auto"], overrides)
     changed.validate()
     settings = changed.verify_settings
     assert (settings.cloud_drafts, settings.cloud_draft_length) == (CloudDrafts.NONE, 0)
@@ -243,7 +243,7 @@ def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
     assert auto.may_draft_in_cloud
     assert not auto.drafts_in_cloud
     assert auto.verify_settings.cloud_drafts is CloudDrafts.ANY
-    assert not with_overrides(auto, parse_overrides(["cloud_drafts=none"])).may_draft_in_cloud
+    assert not with_overrides(auto, ("cloud_drafts=none",)).may_draft_in_cloud
 
 
 def test_a_draft_length_is_the_cloud_s_where_the_edge_drafts_nothing() -> None:
@@ -356,10 +356,10 @@ def test_the_timing_of_each_preset() -> None:
 def test_each_number_has_borders(field: str, least: int, most: int) -> None:
     preset = PRESETS["coupled"]
     for within in (least, most):
-        with_overrides(preset, parse_overrides([f"{field}={within}"])).validate()
+        with_overrides(preset, (f"{field}={within}",)).validate()
     for beyond in (most + 1, least - 1):
         with pytest.raises(InvalidArgument) as caught:
-            with_overrides(preset, parse_overrides([f"{field}={beyond}"])).validate()
+            with_overrides(preset, (f"{field}={beyond}",)).validate()
         assert caught.value.field == field
 
 
