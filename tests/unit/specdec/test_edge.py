@@ -935,11 +935,14 @@ def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
     assert edge.stats.draft_s == pytest.approx(0.91)
 
 
-def text(
-    max_tokens: int = 4, stop: int = 9, ends: frozenset[int] = frozenset({0})
-) -> CommittedText:
-    request = request_for(preset("coupled", 2), MODELS, max_tokens=max_tokens, ends=ends)
-    return CommittedText(request, lambda token: token == stop)
+def text(ignore_eos: bool = False) -> CommittedText:
+    return CommittedText(
+        (1, 2),
+        max_tokens=4,
+        eos_token_ids=frozenset({0}),
+        ignore_eos=ignore_eos,
+        completes_stop=lambda token: token == 9,
+    )
 
 
 def test_an_answer_ends_with_its_last_token_an_end_or_a_stop_string() -> None:
@@ -959,9 +962,7 @@ def test_less_room_shortens_an_answer_and_more_does_not_lengthen_it(room: int, l
 
 
 def test_an_answer_that_ignores_ends_goes_on_after_them() -> None:
-    request = request_for(preset("coupled", 2), MODELS, max_tokens=4, ends=frozenset({0}))
-    params = replace(request.params, ignore_eos=True)
-    endless = CommittedText(replace(request, params=params), lambda token: False)
+    endless = text(ignore_eos=True)
     assert endless.append((0, 1, 0, 2)) == ((0, 1, 0, 2), FinishReason.LENGTH)
 
 

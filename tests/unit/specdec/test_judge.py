@@ -10,11 +10,10 @@ import pytest
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.judge import Judge, Step, chain_steps
+from tandem.specdec.judge import Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Drafts, Frame
 from tandem.specdec.rounds.exits import EarlyJudge
 from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.specdec.rounds.preverify import Preparation
 from tandem.specdec.rounds.trees import DraftTree
 from tandem.specdec.rules import (
     AcceptanceRule,

@@ -18,7 +18,7 @@ from tandem.specdec.messages import Committed, Open
 from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import HiddenStates
-from tandem.specdec.rounds.split_uplink import TASK_TOKENS, SplitUplink
+from tandem.specdec.rounds.split import TASK_TOKENS, SplitUplink
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, check_refused, opened_cloud, opening, pass_of
 from tests.virtual_time.edge_frames import edge_of, sent, tokens_of
