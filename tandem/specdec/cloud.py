@@ -27,7 +27,6 @@ from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud_checks import (
     CloudModel,
     check_draft,
-    check_frame,
     check_open,
     opened_text,
 )
@@ -59,7 +58,7 @@ from tandem.specdec.messages import (
 from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.rounds.cloud import CloudRounds
-from tandem.specdec.rules import TargetProbs, TokenPayload, acceptance_rule, payload_rule
+from tandem.specdec.rules import PayloadRule, TargetProbs, acceptance_rule, payload_rule
 from tandem.specdec.verify_task import VerifyTask
 
 
@@ -276,7 +275,8 @@ class CloudMachine:
 
     def receive(self, message: EdgeMessage) -> list[CloudMessage]:
         """Take one frame; return what is to be sent at once."""
-        check_frame(message, self.session)
+        if message.session != self.session:
+            raise InvalidArgument("session", f"{message.session} is not this stream's session")
         if self.ended:
             return []
         self._awaited_task = None
@@ -418,7 +418,7 @@ class CloudMachine:
     def _judge(self, steps: Steps, bonus: bool = True, own: bool = False) -> Judge:
         """Return the judge of drafts after the text. Nobody else knows the cloud's `own`: it draws
         the token in the place of a rejected one."""
-        payloads = TokenPayload(self.rule, self._payloads.rng) if own else self._payloads
+        payloads = PayloadRule(self.rule, self._payloads.rng) if own else self._payloads
         return Judge(
             base=len(self.committed),
             steps=steps,

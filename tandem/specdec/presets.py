@@ -22,7 +22,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.rules import RuleChoices, acceptance_type, payload_type
+from tandem.specdec.rules import RuleChoices, acceptance_type
 
 MAX_DRAFT_LENGTH = 64
 MAX_WAITING_DISTRIBUTIONS = 64
@@ -112,7 +112,7 @@ class Preset(SharedChoices):
         """True if the output distribution may differ from the target's."""
         if self.split_layers:
             return self.uplink_precision != "float32"
-        exact = acceptance_type(self).exact and payload_type(self).exact
+        exact = acceptance_type(self).exact and self.rejection_payload.exact
         return self.drafts and (not exact or self.truncate_after_sampling)
 
     @property
@@ -153,20 +153,12 @@ class Preset(SharedChoices):
         window = max(self.schedule.window, MAX_DRAFT_LENGTH)
         return replace(self, schedule=replace(self.schedule, window=window))
 
-    @property
-    def decode_when_idle(self) -> bool:
-        return self.schedule.decode_when_idle
-
-    @property
-    def branch_tokens(self) -> int:
-        """Most tokens that pre-drafting keeps in the draft KV beside the text itself."""
-        longest = self.schedule.window + self.schedule.chunk + 1
-        return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
-
     def spare_tokens(self, max_tokens: int) -> int:
         """Return the most tokens that the draft KV holds beside a text of `max_tokens`: those of
         branches, none of which is longer than that, or of a tree."""
-        return min(self.branch_tokens, self.predraft_workers * max_tokens) + self.tree_nodes
+        longest = min(self.schedule.window + self.schedule.chunk + 1, max_tokens)
+        workers = 0 if self.predraft is Predraft.OFF else self.predraft_workers
+        return workers * longest + self.tree_nodes
 
     def with_draft_length(self, length: int) -> Preset:
         """Return the same method with another draft length, the cloud's where the edge drafts

@@ -10,6 +10,7 @@ from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.checks import check_base, check_prefix, check_shape, check_token
+from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import EdgeOutput, EdgeRequest, Finish, LayersTask, Send
 from tandem.specdec.messages import CloudRoundFrame, FrameHeader
@@ -25,7 +26,7 @@ from tandem.specdec.rounds.messages import (
 from tandem.specdec.rounds.recovery import Recovery
 from tandem.specdec.rounds.split import SplitUplink
 from tandem.specdec.rounds.tree_drafting import TreeDrafting
-from tandem.specdec.rules import AcceptanceRule, payload_type
+from tandem.specdec.rules import AcceptanceRule
 
 _DRAWING = "drawing a recovered token"
 
@@ -71,8 +72,8 @@ class EdgeRounds:
         self._drafting = drafting
         self._predrafting = predrafting
         self._observers = observers
-        whole_distributions = payload_type(request.preset).kind is FullPayload
-        self._recovery = Recovery(rule, rng, whole_distributions)
+        whole = request.preset.rejection_payload is RejectionPayload.FULL_DISTRIBUTION
+        self._recovery = Recovery(rule, rng, whole)
         self._split = SplitUplink(request.preset.split_layers > 0, committed)
         self.drawn_again_at = -1
         """Where a stream was lost in the midst of a draw: the next one brings that rejection

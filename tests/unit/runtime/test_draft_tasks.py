@@ -93,7 +93,7 @@ async def test_forks_of_branches_are_freed_whatever_becomes_of_them() -> None:
     ready: asyncio.Queue[DraftsReady] = asyncio.Queue()
     edge = edge_of(preset("coupled", 3, predraft=Predraft.LIKELY_OUTCOMES), max_tokens=20)
     edge.connect(0.0)
-    assert PRESETS["coupled"].branch_tokens == 0 < edge.request.preset.branch_tokens
+    assert PRESETS["coupled"].spare_tokens(99) == 0 < edge.request.preset.spare_tokens(99)
     try:
         async with thread.session(32) as kv:
             works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)

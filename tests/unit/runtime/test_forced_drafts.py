@@ -23,7 +23,7 @@ from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.predicted_text import PredictedText, PredictionProposer
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS, DraftSource, TextDrafts
-from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
+from tandem.specdec.rules import GumbelCouplingRule, PayloadRule, Proposal, acceptance_rule
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
@@ -260,7 +260,7 @@ def test_the_masks_of_a_pass_are_begun_before_it() -> None:
     engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
     rule = acceptance_rule(PRESETS["coupled"], 3, SeededRandom(3))
     judge = Judge(
-        3, chain_steps([Proposal((4,)), Proposal((5,))]), rule, TokenPayload(rule, SeededRandom(0))
+        3, chain_steps([Proposal((4,)), Proposal((5,))]), rule, PayloadRule(rule, SeededRandom(0))
     )
     work = VerifyTask(0, (*PROMPT, 3, 4, 5), 3, 2, judge)
     mask = Told((3, None, 5, 6))
@@ -283,7 +283,7 @@ def test_without_processors_the_judge_sees_the_engine_s_own_rows() -> None:
             return super().prepare(target, position)
 
     rule = Looking(3)
-    judge = Judge(2, chain_steps([Proposal((0,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    judge = Judge(2, chain_steps([Proposal((0,))]), rule, PayloadRule(rule, SeededRandom(0)))
     session = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY)).open(20)
     job = VerifyJob(session, VerifyTask(0, (*PROMPT, 0), 2, 1, judge), SamplingParams())
     job.request()

@@ -319,9 +319,8 @@ def test_without_predrafting_nothing_is_drafted_before_the_verdict() -> None:
 
 def test_predrafting_takes_room_beside_the_text() -> None:
     chosen = replace(LIKELY, predraft_workers=2)
-    assert PRESETS["coupled"].branch_tokens == 0
-    assert chosen.branch_tokens == 2 * (chosen.schedule.window + chosen.schedule.chunk + 1)
-    assert chosen.spare_tokens(99) == chosen.branch_tokens
+    assert PRESETS["coupled"].spare_tokens(99) == 0
+    assert chosen.spare_tokens(99) == 2 * (chosen.schedule.window + chosen.schedule.chunk + 1)
 
 
 def test_a_token_of_the_cloud_s_own_may_be_the_outcome() -> None:
