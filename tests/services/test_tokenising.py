@@ -110,9 +110,10 @@ async def test_long_ones_give_way_to_the_answers_of_others() -> None:
     tokenizer = Watched()
     await PromptTokens(tokenizer, CONTEXT).ids("a" * (LONG_CHARACTERS + 1))
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert tokenizer.niceness == {max(own, NICENESS)}
+    least = 19  # of any thread
+    assert tokenizer.niceness == {min(least, own + NICENESS)}
     await PromptTokens(tokenizer, CONTEXT).ids("a")
-    assert tokenizer.niceness == {max(own, NICENESS), own}
+    assert tokenizer.niceness == {min(least, own + NICENESS), own}
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
