@@ -38,9 +38,7 @@ async def test_tasks_end_with_their_block() -> None:
     assert forever.cancelled()
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="elsewhere only a listener holds it"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only a listener holds it")
 async def test_a_reserved_port_is_for_a_service_and_for_nobody_else() -> None:
     with reserved_ports(3) as ports:
         assert len({*ports}) == 3
