@@ -1,4 +1,4 @@
-"""The page of the HTTP API's parameters, from the models of its bodies.
+"""The page of the HTTP API's parameters, from the schemas of its bodies.
 
 Invariant: what the page says of a parameter is what `/openapi.json` says.
 """
@@ -20,9 +20,21 @@ BODIES: Mapping[str, type[ChatCompletionRequest | CompletionRequest]] = {
 
 def http_page() -> str:
     """Every parameter of chats and completions."""
-    described = {**_described("completions"), **_described("chats")}
-    rows = [(f"`{name}`", _bodies_with(name), words) for name, words in described.items() if words]
-    plain = ", ".join(f"`{name}`" for name, words in described.items() if not words)
+    forms = {body: kind.model_json_schema()["properties"] for body, kind in BODIES.items()}
+    words: dict[str, str] = {}
+    bodies: dict[str, list[str]] = {}
+    for body, properties in forms.items():
+        for name, form in properties.items():
+            if _constants(form) is None:
+                words.setdefault(name, form.get("description", ""))
+                bodies.setdefault(name, []).append(body)
+    rows = [
+        (f"`{name}`", "both" if len(bodies[name]) > 1 else bodies[name][0], told)
+        for name, told in words.items()
+        if told
+    ]
+    plain = ", ".join(f"`{name}`" for name, told in words.items() if not told)
+    options = TandemOptions.model_fields.items()
     return "\n\n".join(
         (
             "# HTTP API: parameters",
@@ -36,51 +48,44 @@ def http_page() -> str:
             "Parameters of other servers that would change the answer. Any other value is refused"
             " with what to send instead. Parameters in neither table are ignored, but a misspelt"
             " name is refused.",
-            table(("parameter: accepted", "why"), _neutral(set(described))),
+            table(("parameter: accepted", "why"), _neutral(forms, set(words))),
             "## The field tandem",
             table(
                 ("key", "meaning"),
-                ((f"`{name}`", words) for name, words in _words(TandemOptions).items()),
+                ((f"`{name}`", field.description or "") for name, field in options),
             ),
         )
     )
 
 
-def _described(body: str) -> dict[str, str]:
-    return _words(BODIES[body])
-
-
-def _words(kind: type[Any]) -> dict[str, str]:
-    """The descriptions of the model's own fields, by the names that callers send."""
-    return {
-        field.alias or name: field.description or "" for name, field in kind.model_fields.items()
-    }
-
-
-def _bodies_with(name: str) -> str:
-    found = [body for body in BODIES if name in _described(body)]
-    return "both" if len(found) == len(BODIES) else found[0]
-
-
-def _neutral(own: set[str]) -> Iterator[tuple[str, str]]:
-    """Parameters that the schemas have and the models have not, by why they are refused."""
+def _neutral(forms: Mapping[str, Mapping[str, Any]], others: set[str]) -> Iterator[tuple[str, str]]:
+    """Parameters of which only constants are accepted, by why."""
     names: dict[str, dict[str, str]] = {}
-    for kind in BODIES.values():
-        for name, form in kind.model_json_schema()["properties"].items():
-            if name not in own:
-                accepted = ", ".join(f"`{json.dumps(value)}`" for value in _values(form))
+    for properties in forms.values():
+        for name, form in properties.items():
+            if name not in others:
+                accepted = ", ".join(f"`{json.dumps(value)}`" for value in _constants(form) or [])
                 named = names.setdefault(form["description"], {})
                 named[name] = f"`{name}`: {accepted or '`null`'}"
     for why, named in names.items():
         yield "; ".join(named.values()), why
 
 
-def _values(form: Mapping[str, Any]) -> Iterator[Any]:
-    """The values that a neutral parameter may have, beside null."""
+def _constants(form: Mapping[str, Any]) -> list[Any] | None:
+    """The values beside null that a schema accepts; None if it accepts more than constants."""
+    found: list[Any] = []
     for each in form.get("anyOf", [form]):
-        if "const" in each:
-            yield each["const"]
-        elif each.get("type") == "array":
-            yield each["items"]["enum"][: each["maxItems"]]
-        else:
-            yield from (value for value in each["enum"] if value is not None)
+        match each:
+            case {"const": value}:
+                found.append(value)
+            case {"type": "null"}:
+                pass
+            case {"type": "array", "minItems": least, "maxItems": most} if least == most:
+                found.append(each["items"]["enum"][:most])
+            case {"type": "object", "maxProperties": 0}:
+                found.append({})
+            case {"enum": values} if "type" not in each:
+                found += [value for value in values if value is not None]
+            case _:
+                return None
+    return found
