@@ -93,11 +93,12 @@ async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
         await tokens.of(GenerationRequest("a", suffix="x"))
 
 
-async def test_long_ones_are_read_elsewhere_a_few_at_a_time() -> None:
+@pytest.mark.parametrize("kind", ["text", "conversation"])
+async def test_long_ones_are_read_elsewhere_a_few_at_a_time(kind: str) -> None:
     tokenizer = Watched()
     tokens = PromptTokens(tokenizer, CONTEXT)
     text = "a" * (LONG_CHARACTERS + 1)
-    prompts: list[Prompt] = [text, (Turn("user", text),), text] * 3
+    prompts: list[Prompt] = [text if kind == "text" else (Turn("user", text),)] * 9
     found = await asyncio.gather(*(tokens.ids(prompt) for prompt in prompts))
     assert [len(ids) for ids in found] == [len(text)] * 9
     assert threading.current_thread() not in tokenizer.threads
@@ -105,14 +106,16 @@ async def test_long_ones_are_read_elsewhere_a_few_at_a_time() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
-async def test_long_ones_give_way_to_the_answers_of_others() -> None:
-    """On two cores one key's long texts doubled the time of everybody's short ones."""
+async def test_long_texts_give_way_to_the_answers_of_others() -> None:
+    """On two cores one key's long texts doubled the time of everybody's short ones. Conversations
+    are rendered in Python, whose lock all others wait for."""
     tokenizer = Watched()
     await PromptTokens(tokenizer, CONTEXT).ids("a" * (LONG_CHARACTERS + 1))
     own = os.getpriority(os.PRIO_PROCESS, 0)
     least = 19  # of any thread
     assert tokenizer.niceness == {min(least, own + NICENESS)}
-    await PromptTokens(tokenizer, CONTEXT).ids("a")
+    turns = (Turn("user", "a" * (LONG_CHARACTERS + 1)),)
+    await PromptTokens(tokenizer, CONTEXT).ids(turns)
     assert tokenizer.niceness == {min(least, own + NICENESS), own}
 
 
