@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-programs test-long test-page test-newcomer deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -103,7 +103,7 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
 PROGRAM_TESTS := tests/process tests/lab/process tests/examples tests/howto tests/docs/test_commands.py
-OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page) $(addprefix --ignore=,$(PROGRAM_TESTS))
+OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy newcomer page) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 
 test: setup proto deploy-tools ## every test that needs no Docker and no browser, and starts no program of its user
@@ -117,6 +117,9 @@ test-long: setup proto deploy-tools ## what make test leaves out: the rest of it
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
+
+test-newcomer: setup proto ## from a bare clone and from the wheel: each block of README and of the first hour, timed (minutes, pip's index)
+	$(BIN)/python -m pytest -n 0 tests/newcomer $(PYTEST_ARGS)
 
 clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_VENV)-load/.installed) ## the environments of test-clients; kept for later
 
