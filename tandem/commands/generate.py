@@ -33,7 +33,6 @@ from tandem.generation.request import (
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.runtime.tenant_memories import MemoryLimits
-from tandem.specdec.overrides import Override, parse_overrides
 from tandem.telemetry.logging import configure_logging
 
 _OVERRIDES = {
@@ -76,14 +75,14 @@ override_options = together(
 """Options that change single choices of the preset."""
 
 
-def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
+def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
     """Return the changes of the preset by flags, those of `--set` last."""
     given = [
-        Override(choice, options[name])
+        f"{choice}={options[name]}"
         for name, (_, choice, _) in _OVERRIDES.items()
         if options[name] is not None
     ]
-    return (*given, *parse_overrides(options["overrides"]))
+    return (*given, *options["overrides"])
 
 
 @click.command(cls=GroupedCommand)
