@@ -256,8 +256,9 @@ $(BIN)/python:
 	  echo "Tandem needs Python 3.11 to 3.13: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# What `make run` needs, without torch: the extra for people. Building it generates gen/ too.
-$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+# What `make run` needs, without torch: the extra for people. Building it generates gen/ too, so a change of
+# protos/ builds it again.
+$(VENV)/.local: pyproject.toml constraints.txt $(shell find protos) | $(BIN)/python
 	@$(PYTHON) tools/progress.py 'installing Tandem with llama.cpp (95 MB)' \
 	  $(PIP) install --no-compile --progress-bar off --constraint constraints.txt --editable '.[local]'
 	@touch $@
