@@ -98,7 +98,7 @@ release-check: setup proto ## whether this commit can be tagged as a release
 	$(BIN)/python -m tools.release_check
 
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
-# The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
+# The longest files begin first (tests/durations.json). Schemathesis runs as a program; its plugin would be
 # imported by every worker.
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
