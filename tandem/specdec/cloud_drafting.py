@@ -100,17 +100,12 @@ class CloudDrafting:
         """Most drafts that are of use: the target adds a token to those that stand."""
         return self._length_limit - len(self._committed) - 1
 
-    @property
-    def is_over(self) -> bool:
-        """True if the text as it is was drafted after, or is not to be."""
-        return self._drafted_at == len(self._committed)
-
     def due(self) -> DraftTask | None:
         """Return the task that drafts after the text as it is, the same one until it is taken or
         given up; None where nothing is to be drafted by a model."""
         if self.prefilling:
             return self._prefill()
-        if self.task is not None or self.is_over:
+        if self.task is not None or self._drafted_at == len(self._committed):
             return self.task
         self._forget()
         proposed = self._from_texts()

@@ -241,7 +241,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
         ahead = self._predrafting.clear()
         if self._texts.on:
-            ahead += self._drafting.discard_from_texts()
+            ahead += self._drafting.draft_again()  # by the draft model: nobody verifies a text
         return [*map(Interrupt, ahead), *self._commit_alone()]
 
     @property

@@ -136,8 +136,8 @@ class DecoderMachine:
             document_tokens=tuple(self._lengths),
         )
 
-    def going_away(self, grace_s: float) -> GoingAway:
-        return GoingAway(**self._header(), grace_s=grace_s)
+    def going_away(self) -> GoingAway:
+        return GoingAway(**self._header())
 
     def receive(self, message: DecodeRequestMessage) -> list[Pong]:
         """Take a frame after `open`; returns what to answer at once."""

@@ -95,11 +95,11 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DecodingServiceServicer_to_server(self, server)
 
-    def going_away(self, grace_s: float) -> None:
+    def going_away(self) -> None:
         """Refuse new sessions, and ask those there are to leave."""
         self._leaving = True
         for session in self._sessions:
-            session.going_away(grace_s)
+            session.going_away()
 
     async def close(self) -> None:
         """Free the documents; after the last session."""
@@ -211,8 +211,8 @@ class _Session:
         work = (self._listen(), self._run.run(self._drafted), self._writer.run())
         await converse(work, self._writer.end)
 
-    def going_away(self, grace_s: float) -> None:
-        self._writer.put([self._run.machine.going_away(grace_s)])
+    def going_away(self) -> None:
+        self._writer.put([self._run.machine.going_away()])
 
     async def _listen(self) -> None:
         while not self._run.ended:

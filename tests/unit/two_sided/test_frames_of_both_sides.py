@@ -203,7 +203,7 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
 
 def test_a_decoder_that_goes_says_where_its_text_ends() -> None:
     machine = decoder(committed_ids=(4, 5))
-    assert machine.going_away(2.5) == GoingAway(9, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
+    assert machine.going_away() == GoingAway(9, 5, prefix(*PROMPT, 4, 5))
 
 
 def test_a_draft_goes_with_what_is_known_of_it() -> None:
