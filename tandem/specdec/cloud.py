@@ -189,7 +189,7 @@ class CloudMachine:
         sources = () if memory is None else (memory,)
         if not sources and kind is not CloudDrafts.MODEL:
             prompt = self.committed.since(0)[: self._prompt_length]
-            sources = (NgramTexts.of(prompt, self._model.vocabulary_size),)
+            sources = (NgramTexts(prompt, self._model.vocabulary_size),)
         return CloudDrafting(
             DraftingContext(
                 committed=self.committed,

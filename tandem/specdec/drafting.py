@@ -94,11 +94,6 @@ class Drafting:
         """True if part of a chunk was sent and the rest was not."""
         return self._chunk.sent > 0
 
-    @property
-    def context(self) -> tuple[int, ...]:
-        """All tokens before the next one to draft."""
-        return (*self._committed.since(0), *self.in_flight.token_ids)
-
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """Return the tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
