@@ -162,34 +162,6 @@ def coupled(
     )
 
 
-def split_inference(
-    pair: PairTimes,
-    link: LinkTimes,
-    *,
-    edge_share: float,
-    edge_s: float,
-    hidden_bytes: float,
-    token_bytes: float = 0.0,
-) -> Prediction:
-    """Predict the target cut in two: its first layers, `edge_share` of them, take `edge_s` a token
-    at the edge, the others their share of a pass in the cloud. Every token crosses the link: a
-    hidden state of `hidden_bytes` goes up, the next token comes down (PicoSpec's baseline,
-    §4.2)."""
-    if not 0 <= edge_share <= 1:
-        raise InvalidArgument("edge_share", f"must be within [0, 1], is {edge_share}")
-    for field, amount in (("edge_s", edge_s), ("hidden_bytes", hidden_bytes)):
-        check_duration(field, amount)
-    communication_s = link.communication_s(hidden_bytes, token_bytes)
-    return Prediction(
-        pair.verify_first_s,
-        tokens_per_round=1.0,
-        round_s=edge_s + communication_s + (1 - edge_share) * pair.verify_first_s,
-        communication_s=communication_s,
-        uplink_bytes=hidden_bytes,
-        downlink_bytes=token_bytes,
-    )
-
-
 def expected_tokens_per_round(acceptance_rate: float, draft_length: int) -> float:
     """Return (1 - a^(n+1))/(1 - a): the accepted drafts and the one token that always follows them.
     Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", eq. 1."""

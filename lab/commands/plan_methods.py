@@ -124,7 +124,7 @@ def _preset(name: str, at: Situation) -> Preset:
     preset = PRESETS[name]
     if preset.expansion:
         preset = preset.with_expansion(at.expansion)
-    elif preset.drafts and preset.decode_when_idle:
+    elif preset.drafts and preset.schedule.decode_when_idle:
         if at.window is not None:
             schedule = replace(preset.schedule, window=at.window, chunk=min(at.window, 8))
             preset = replace(preset, schedule=schedule, control=Control.FIXED)

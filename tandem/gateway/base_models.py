@@ -43,7 +43,9 @@ def one_of(instead: str, *neutral: object) -> BeforeValidator:
             raise PydanticCustomError("unsupported_parameter", "is not supported; " + instead)
 
     taken = {"anyOf": [_form(each) for each in (None, *neutral)]}
-    return BeforeValidator(check, json_schema_input_type=Annotated[Any, WithJsonSchema(taken)])
+    # typing keeps one of two equal annotations, and 0 equals False: the words tell them apart.
+    form = Annotated[Any, WithJsonSchema(taken), repr(taken)]
+    return BeforeValidator(check, json_schema_input_type=form)
 
 
 def refused_unless(instead: str, *neutral: object) -> BeforeValidator:

@@ -5,7 +5,7 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
@@ -29,7 +29,6 @@ from tandem.generation.request import (
     GenerationRequest,
 )
 from tandem.generation.request_fields import given_fields
-from tandem.specdec.overrides import Override, parse_overrides
 from tandem.text.families import PLAIN, ModelFamily
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
@@ -104,7 +103,7 @@ def _requests(
     common = GenerationRequest(prompts[0]).with_fields(
         **given,
         preset=_preset_of(body),
-        overrides=(*_overrides(options), *parse_overrides(options.overrides)),
+        overrides=_overrides(options),
         stop=body.stops,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias=body.biases,
@@ -169,10 +168,10 @@ def _preset(options: TandemOptions) -> str:
     return name
 
 
-def _overrides(options: TandemOptions) -> Iterator[Override]:
-    """Yield the overrides for the options that stand for single fields of the preset."""
-    if options.draft_length is not None:
-        yield Override("draft_length", options.draft_length)
+def _overrides(options: TandemOptions) -> tuple[str, ...]:
+    """Return the overrides, and those that other options stand for."""
+    length = options.draft_length
+    return (*([] if length is None else [f"draft_length={length}"]), *options.overrides)
 
 
 def _turn(index: int, message: Message) -> Turn:

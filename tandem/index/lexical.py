@@ -56,15 +56,6 @@ class StoredCollection:
     words: int
 
 
-def in_memory(chunks: Chunks) -> sqlite3.Connection:
-    """Return an index of words of these chunks that is kept nowhere; `close` it."""
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    for statement in TABLES:
-        database.execute(statement)
-    add(database, chunks)
-    return database
-
-
 def every(database: sqlite3.Connection) -> list[StoredCollection]:
     """Return all collections, also those that have no chunks any more."""
     statement = "SELECT id, name, chunks, words FROM collection"

@@ -539,8 +539,25 @@ async def test_a_stop_string_is_part_of_the_text_if_that_is_asked_for(served: Ht
 
 
 def test_every_parameter_of_other_servers_is_in_the_documentation() -> None:
-    page = (ROOT / "docs" / "http-api.md").read_text()
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
     named = neutral_fields()
     assert len(named) > 25
     for name in (*named, "n_predict", "repeat_penalty", "min_tokens", "chat_template_kwargs"):
         assert f"`{name}`" in page, name
+
+
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
+def test_the_value_that_the_schema_gives_is_taken(kind: type[CompletionRequest]) -> None:
+    """Also where it is 0 or 1, which Python takes for false and true."""
+    said = {"messages": [{"role": "user", "content": "a"}], "prompt": "a"}
+    body = {"model": MODEL} | {name: said[name] for name in said if name in kind.model_fields}
+    forms = kind.model_json_schema()["properties"]
+    constants = [
+        (name, each["const"])
+        for name in neutral_fields()
+        for each in forms.get(name, {}).get("anyOf", [])
+        if "const" in each
+    ]
+    assert len(constants) > 25
+    for name, value in constants:
+        parse_body(json.dumps(body | {name: value}).encode(), kind, CONTEXT)

@@ -19,18 +19,17 @@ from lab.bench.papers.dragon_gains import (
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided.dragon_corpus import (
-    MEASURE_SCALE,
     QUERY_TOKENS,
     WINDOW_TOKENS,
     Window,
     text_of,
     windows_of,
+    word_search,
 )
 from lab.bench.two_sided.dragon_quality import Predictor, Probabilities
 from tandem.backends.interface import Engine
 from tandem.backends.model_description import load_tokenizer
 from tandem.backends.torch.loading import load_engine
-from tandem.index import lexical
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import document_weights
 
@@ -104,20 +103,19 @@ def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, flo
     estimated."""
     predictor, documents = Predictor(engine, window), window.documents[:DOCUMENTS]
     distributions = np.stack([predictor.after(one.token_ids) for one in documents])
-    words = lexical.in_memory(enumerate(text_of(tokenizer, one.token_ids) for one in documents))
+    with word_search([text_of(tokenizer, one.token_ids) for one in documents]) as find:
 
-    def relevances(token: int) -> list[float]:
-        """Return the documents' relevances before that token of the text after the query."""
-        end = QUERY_TOKENS + token
-        latest = text_of(tokenizer, window.token_ids[max(0, end - LATEST_TOKENS) : end])
-        coverages = lexical.rank(words, latest, len(documents))
-        return [MEASURE_SCALE * coverages.get(number, 0.0) for number in range(len(documents))]
+        def relevances(token: int) -> list[float]:
+            """Return the documents' relevances before that token of the text after the query."""
+            end = QUERY_TOKENS + token
+            latest = text_of(tokenizer, window.token_ids[max(0, end - LATEST_TOKENS) : end])
+            found = dict(find(latest, len(documents)))
+            return [found.get(number, 0.0) for number in range(len(documents))]
 
-    nats = {
-        every: float(-np.log(reweighed(distributions, every, relevances)).mean()) for every in EVERY
-    }
-    words.close()
-    return nats
+        return {
+            every: float(-np.log(reweighed(distributions, every, relevances)).mean())
+            for every in EVERY
+        }
 
 
 def reweighed(

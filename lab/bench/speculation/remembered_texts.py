@@ -35,7 +35,6 @@ from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import Override, parse_overrides
 
 PRESET = "auto"
 COUNTS: Mapping[str, int] = {"edits": 50, "chats": 12, "documents": 12}
@@ -71,7 +70,7 @@ def run(
         asked = _Asked(
             seed=report.seed,
             tokens=QUICK_TOKENS if report.quick else TOKENS,
-            overrides=parse_overrides(["cloud_drafts=none"] if edge_alone else []),
+            overrides=("cloud_drafts=none",) if edge_alone else (),
         )
         run_loop(_measure(report, suite, _tasks(counts, report.seed, tasks), asked))
     source = "HumanEval's solutions" if tasks is not None else "functions of this program"
@@ -88,7 +87,7 @@ class _Asked:
 
     seed: int
     tokens: int
-    overrides: tuple[Override, ...] = ()
+    overrides: tuple[str, ...] = ()
 
     def request(self, prompt: Prompt, number: int, remembers: bool) -> GenerationRequest:
         params = GenerationParams(

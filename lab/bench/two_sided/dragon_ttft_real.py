@@ -20,7 +20,6 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 
 DEVICE_ONLY = "crcg-device, separate"
 """The device alone with one sequence a document, whose keys and values are all at hand."""
@@ -127,7 +126,7 @@ async def _first_tokens(
                 name,
                 GenerationParams(max_tokens=2, seed=seed + number, ignore_eos=True),
                 query=query,
-                overrides=parse_overrides((f"context={context}",) if context else ()),
+                overrides=(f"context={context}",) if context else (),
             )
             answer = await client.generate(request, ANSWER_TIMEOUT_S)
             assert answer.ttft_s is not None, "two tokens came"

@@ -16,7 +16,6 @@ from lab.analysis.cost_models import (
     expected_tokens_per_round,
     predict_tpot,
     rejection_probability,
-    split_inference,
 )
 from lab.analysis.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, Row, dssd_table_1
 from tandem.control.conditions import PairTimes
@@ -236,15 +235,3 @@ def test_a_wrong_cell_is_noticed() -> None:
     row = dssd_table_1()[0]
     assert not replace(row, printed_communication_s=0.02603).within_rounding
     assert not replace(row, printed_rejection_probability=0.76).within_rounding
-
-
-def test_split_inference_pays_a_round_trip_for_every_token() -> None:
-    """A fifth of the layers takes 10 ms at the edge; 1,000 bytes go up at 100,000 a second."""
-    pair, link = PairTimes(0.02, 0.1), LinkTimes(0.03, 1e5, 1e5)
-    cut = split_inference(pair, link, edge_share=0.2, edge_s=0.01, hidden_bytes=1000)
-    assert cut.tpot_s == pytest.approx(0.01 + 0.08 + 0.03 + 0.01)
-    assert cut.speedup_over_ar == pytest.approx(0.1 / 0.13)
-    for field, wrong in (("edge_share", 1.1), ("edge_s", -1.0), ("hidden_bytes", math.nan)):
-        sizes = {"edge_share": 0.2, "edge_s": 0.01, "hidden_bytes": 1000.0} | {field: wrong}
-        with pytest.raises(InvalidArgument, match=field):
-            split_inference(pair, link, **sizes)
