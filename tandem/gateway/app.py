@@ -55,7 +55,7 @@ from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, Event
 from tandem.gateway.guard import METRICS_PATH, WHY_NOT, Guard
 from tandem.gateway.kept_answers import KeptAnswers, place_after
 from tandem.gateway.known_names import KnownNames
-from tandem.gateway.ollama_route import OllamaRoute
+from tandem.gateway.ollama import OllamaRoute
 from tandem.gateway.openai_answer import (
     ChatCompletion,
     ChatCompletionChunk,
