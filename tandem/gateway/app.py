@@ -36,7 +36,6 @@ from tandem.gateway.base_models import Absent, Answer
 from tandem.gateway.catalog import Catalog, ModelCard, ModelList, ServingSuite
 from tandem.gateway.choice_reader import ReasoningOptions
 from tandem.gateway.connection_body import BodyLimits, CallerLeft, cancel_on_disconnect
-from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import (
     CHAT_PATH,
@@ -89,7 +88,7 @@ from tandem.gateway.schema import (
 )
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.tool_schemas import refusal_of_schema
-from tandem.gateway.web_page import WebPage
+from tandem.gateway.web_page import DOCS_FILES, FEATURES_PATH, PAGE_FILES, add_docs, add_page
 from tandem.generation.request import LONGEST_ANSWER_S, GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.net.keys_file import KeysFileState
@@ -131,11 +130,6 @@ class GatewaySettings:
     model_defaults: bool = True
     grpc_port: int | None = None
 
-    @property
-    def web_page(self) -> WebPage | None:
-        able = {"documents": self.documents is not None}
-        return WebPage(able) if self.page else None
-
 
 def make_app(
     suite: ServingSuite,
@@ -147,9 +141,9 @@ def make_app(
     are not complete when `ending` is set end with an error: this process is stopping."""
     app = make_routes(suite, metrics, settings, ending)
     series = metrics.http()
-    pages = DOCS_PATHS if settings.docs else frozenset[str]()
-    if (page := settings.web_page) is not None:
-        pages |= page.paths
+    pages = frozenset(DOCS_FILES if settings.docs else ())
+    if settings.page:
+        pages |= {*PAGE_FILES, FEATURES_PATH}
     guarded = Guard(
         app=app,
         keys=settings.keys,
@@ -256,7 +250,7 @@ def make_routes(
         embeddings=texts.embeddings,
     ).add_routes(app)
     if settings.docs:
-        add_docs_page(app)
+        add_docs(app)
     route("GET", MODELS_PATH, gateway.models, answer=ModelList, refusals=FROM_THE_SUITE)
     route(
         "GET",
@@ -271,8 +265,8 @@ def make_routes(
     open_to_all("/readyz", gateway.ready, answer=ReadyAnswer, answered_as={503: ReadyAnswer})
     if settings.documents is not None:
         DocumentRoute(settings.documents).add_routes(app)
-    if (page := settings.web_page) is not None:
-        page.add_routes(app)
+    if settings.page:
+        add_page(app, {"documents": settings.documents is not None})
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     for kind in (ApiError, TandemError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
