@@ -85,6 +85,7 @@ from tandem.gateway.schema import (
     CommonParameters,
     CompletionRequest,
     TandemOptions,
+    neutral_fields,
 )
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.tool_schemas import refusal_of_schema
@@ -94,9 +95,8 @@ from tandem.net.access_keys import KeyRing
 from tandem.net.keys_file import KeysFileState
 from tandem.telemetry.metrics import Metrics
 
-_TANDEM_FIELDS = frozenset(
-    TandemOptions.model_fields.keys() - ChatCompletionRequest.model_fields.keys()
-)
+_IN_BODY = ChatCompletionRequest.model_fields.keys() - neutral_fields().keys()
+_TANDEM_FIELDS = frozenset(TandemOptions.model_fields.keys() - _IN_BODY)
 COMPLETION_PATH = "/v1/completions"
 MODELS_PATH = "/v1/models"
 STREAM_PATH = "/v1/tandem/streams/{number}"
