@@ -512,11 +512,11 @@ class _Gateway:
         with self._kept.room() if kept else nullcontext():
             first = None
             if not background:  # its status is told before the suite has admitted it
-                first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
+                first = await cancel_on_disconnect(request.receive, self._ending, anext(answering))
             begun = BegunAnswer(writer, first, answering)
             if not kept:
                 return EventStream(begun, self._ending)
-            self._kept.keep(begun, request.scope.get(WHY_NOT, _nothing))
+            self._kept.keep(begun, request.scope.get(WHY_NOT, lambda: None))
         if stream or not isinstance(writer, ResponseWriter):
             return self._kept.stream(writer.id, 0)
         return json_response(writer.response())
@@ -538,15 +538,6 @@ class _Gateway:
                 tokenized = await self._suite.tokenize(request.prompt, spell=True)
                 texts.append("".join(tokenized.token_texts))
         return texts
-
-
-def _nothing() -> None:
-    """Know no reason, where no key is asked for."""
-
-
-async def _next(answering: Any) -> ChoiceDelta:
-    delta: ChoiceDelta = await anext(answering)
-    return delta
 
 
 async def _last_deltas(answering: Any) -> list[ChoiceDelta]:
