@@ -259,6 +259,8 @@ def test_what_is_typed_during_an_answer_is_hidden_and_waits_for_the_next_turn(ur
         terminal.type("\n")
         terminal.wait_for("saved kept.json")
         terminal.wait_for("> ")
+        terminal.type("/new\n")  # the stopped answer may leave no room for another
+        terminal.wait_for("> ")
         terminal.type("again\n")
         terminal.wait_for("<")
         terminal.type("/exit\n")
