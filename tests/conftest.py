@@ -42,7 +42,6 @@ LONGEST_FIRST = (
     "tests/pair/test_privacy.py",
     "tests/services/test_thinking.py",
     "tests/lab/training/test_train_demo.py",
-    "tests/lab/analysis/test_cost_of_preset.py",
     "tests/unit/cli/test_generate.py",
     "tests/unit/backends/test_gguf_file.py",
     "tests/services/test_other_versions.py",

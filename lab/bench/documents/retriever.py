@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.bench.documents.retriever_kill import kill_trial
-from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import read_peps
@@ -353,10 +352,3 @@ def memory_bytes() -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
     return pages * resource.getpagesize()
-
-
-def draw(report: Report, folder: Path) -> None:
-    """Draw recall@5 by search mode."""
-    figures = {row["mode"]: row["recall_at_5"] for row in report.rows if row.get("mode")}
-    title = "Titles with their own text among five hits"
-    bars(folder / "retriever_recall.png", figures, ylabel="recall@5", title=title)

@@ -46,7 +46,6 @@ REAL_PAIR = Models(
     draft_dtype="int8",
 )
 Simulate = Callable[[ModelTimes], list[SimulatedAnswer]]
-NEEDS_REAL_PAIR = "needs `make real-pair`"
 WARM_UP_TOKENS = 4
 PATIENT = ("--dead-after-s", "60", "--give-up-after-s", "90")
 """Whole distributions of a tree keep a link of 1 Mbit/s busy for longer than a drafter waits."""

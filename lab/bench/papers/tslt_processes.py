@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from lab.bench.harness.texts import prompts
-from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
+from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.process_columns import none_of
 from lab.bench.papers.process_runs import (
-    NEEDS_REAL_PAIR,
     ProcessRun,
     Questions,
     RunResult,
@@ -49,7 +48,7 @@ def tables() -> tuple[PaperTable, ...]:
             labels=("K of 32,000", "uplink, Mbit/s"),
             figures=FIGURES,
             rows=tuple(
-                PaperRow((float(kept), rate), none_of(FIGURES), f"plotted only; {NEEDS_REAL_PAIR}")
+                PaperRow((float(kept), rate), none_of(FIGURES))
                 for kept in KEPT
                 for rate in RATES_MBPS
             ),
@@ -62,10 +61,6 @@ def tables() -> tuple[PaperTable, ...]:
             "the mean draft step and pass that the services measured in the same run.",
             printed="The paper says: “MC-DSD consistently outperforms SC-DSD” (section 5.3).",
             compute=_measured,
-            plots=(
-                Plot("uplink, Mbit/s", SC, True, f"speedup, {SC}"),
-                Plot("uplink, Mbit/s", MC, True, f"speedup, {MC}"),
-            ),
         ),
     )
 
