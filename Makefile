@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report reproduce faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report reproduce faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -102,12 +102,21 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # imported by every worker.
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
-PROGRAM_TESTS := tests/process tests/lab/process tests/examples tests/howto tests/docs/test_commands.py
-OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page) $(addprefix --ignore=,$(PROGRAM_TESTS))
+PROGRAM_TESTS := tests/process tests/examples tests/howto tests/docs/test_commands.py
+# One program of each kind: the command line, a suite, services, certificates.
+SMOKE_TESTS := $(patsubst %,tests/process/test_%.py,cli services secured join)
+LABORATORY_TESTS := tests/lab
+OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page lab/process) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 
-test: setup proto deploy-tools ## every test that needs no Docker and no browser, and starts no program of its user
-	$(BIN)/python -m pytest $(OTHER_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+test: setup proto deploy-tools ## every test of the product that needs no Docker and no browser, and starts no program of its user
+	$(BIN)/python -m pytest $(OTHER_TESTS) --ignore=$(LABORATORY_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+test-lab: setup proto ## the laboratory's own tests: what it computes, trains, measures and reports
+	$(BIN)/python -m pytest $(LABORATORY_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+test-smoke: setup proto ## of test-programs: the command line, a suite, services and certificates
+	$(BIN)/python -m pytest $(SMOKE_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-programs: setup proto deploy-tools ## the command line, services, the wheel, examples, how-tos and the docs' commands, as a user starts them
 	$(BIN)/python -m pytest $(PROGRAM_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
@@ -236,9 +245,9 @@ sbom: setup ## dist/sbom.json: what the environment consists of, with versions a
 	mkdir -p dist
 	tools/sbom.sh $(BIN)/python dist/sbom.json
 
-mutants: setup ## do tests notice changes? make mutants MODULES='edge cloud' SAMPLE=40 SEED=1
+mutants: setup ## do tests notice changes? make mutants MODULES='edge cloud' SAMPLE=40 SEED=1 SINCE=COMMIT
 	$(BIN)/python -m tools.mutants $(MODULES) --sample $(or $(SAMPLE),0) --seed $(or $(SEED),1) \
-	  $(if $(LEAST),--least $(LEAST))
+	  $(if $(LEAST),--least $(LEAST)) $(if $(SINCE),--since $(SINCE))
 
 # --- the environment -------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ def drafted(task: DraftTask, machine: EdgeMachine, kv: Kv) -> list[Drafted]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("prompt", nargs="?", default="the ", help="in characters of TEXT")
-    parser.add_argument("--serve", type=int, metavar="PORT", help="be the cloud alone")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="be the cloud only")
     parser.add_argument("--cloud", metavar="HOST:PORT", help="be the edge alone")
     parser.add_argument("--preset", default="coupled", choices=("coupled", "dsd", "dssd", "ar"))
     parser.add_argument("--seed", type=int, default=1)

@@ -5,9 +5,11 @@ import io
 import os
 import sys
 
+from tandem.suite.process_end import leave
+
 
 def main() -> None:
-    """Run the command line; exits."""
+    """Run the command line, and end the process."""
     # For processes that a library starts: `python -c` and `-m` import from the working directory.
     os.environ["PYTHONSAFEPATH"] = "1"
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -18,7 +20,10 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    command_line()
+    try:
+        command_line()
+    except SystemExit as ended:
+        leave(ended)
 
 
 if __name__ == "__main__":

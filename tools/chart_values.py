@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,24 +23,45 @@ _LONGEST_DEFAULT = 60
 
 @dataclass(frozen=True, slots=True)
 class ChartValue:
-    """One value: its dotted name, its default, and what values.yaml says of it."""
+    """One value: its dotted name, its default, and what values.yaml says of it. `of_components`:
+    its name without the component's, where several components have it."""
 
     name: str
     default: Any
     comment: str
+    of_components: str = ""
 
 
 def chart_values() -> list[ChartValue]:
     """Those that can be set, in the file's order: every key without keys of its own."""
     text = VALUES.read_text(encoding="utf-8")
+    values = yaml.safe_load(text)
+    components = {
+        name for name, value in values.items() if isinstance(value, dict) and "settings" in value
+    }
     comments = dict(_comments(text))
     shared: dict[str, str] = {}
     for name, comment in comments.items():
-        shared.setdefault(name.partition(".")[2], comment)
+        component, _, within = name.partition(".")
+        if component in components and within:
+            shared.setdefault(within, comment)
+    leaves = list(_leaves(values, ""))
+    count = Counter(_within(name, components) for name, _ in leaves)
     return [
-        ChartValue(name, default, _comment(name, comments, shared))
-        for name, default in _leaves(yaml.safe_load(text), "")
+        ChartValue(
+            name,
+            default,
+            _comment(name, comments, shared if _within(name, components) else {}),
+            within if count[within := _within(name, components)] > 1 else "",
+        )
+        for name, default in leaves
     ]
+
+
+def _within(name: str, components: set[str]) -> str:
+    """The name in its component; empty outside of components."""
+    component, _, within = name.partition(".")
+    return within if component in components else ""
 
 
 def _comment(name: str, comments: dict[str, str], shared: dict[str, str]) -> str:

@@ -27,6 +27,7 @@ from tandem.telemetry.metric import MAX_LABEL_VALUES, OTHER, Metric, Series
 from tandem.telemetry.metrics import ALL_SERIES
 from tandem.telemetry.vllm_names import VLLM_NAMES
 from tools.chart_values import chart_values, default_text
+from tools.http_reference import http_page
 from tools.markdown_table import table
 from tools.python_reference import python_page
 
@@ -50,6 +51,7 @@ def pages() -> dict[str, str]:
         "alerts.md": alerts(),
         "chart.md": chart(),
         "configuration.md": configuration(),
+        "http.md": f"{NOTE}\n\n{http_page()}\n",
         "metrics.md": metrics(),
         "python.md": f"{NOTE}\n\n{python_page()}",
     }
@@ -74,8 +76,9 @@ def configuration() -> str:
         "Each setting can come from four places. The first one that has it wins: a command-line"
         " flag, an environment variable, the TOML file named by `--config`, the default. A service"
         " checks all of them at the start. It refuses a bad value, an unknown file key, and an"
-        " unknown `TANDEM_*` variable, and names it. Keys of the file are the flags' names with"
-        " underscores. Switches take `true` or `false`; a flag alone means `true`.",
+        " unknown `TANDEM_*` variable, and names it. `--drain-s` is the variable"
+        f" `{variable_of('drain_s')}` and the key `drain_s`. Switches take `true` or `false`;"
+        " a flag alone means `true`.",
         "One variable is no setting of a service: `TANDEM_LLAMACPP_LIBRARY` names"
         " [another build of llama.cpp](../installation.md#another-build-of-llamacpp) for the engine"
         " `llamacpp`.",
@@ -102,7 +105,6 @@ def _added_fields(
 def _settings_table(fields: Mapping[str, FieldInfo]) -> str:
     rows = [
         (
-            f"`{variable_of(name)}`",
             f"`--{name.replace('_', '-')}`",
             _type_text(field),
             _default_text(field.default),
@@ -110,7 +112,7 @@ def _settings_table(fields: Mapping[str, FieldInfo]) -> str:
         )
         for name, field in fields.items()
     ]
-    return table(("variable", "flag", "type", "default", "description"), rows)
+    return table(("flag", "type", "default", "description"), rows)
 
 
 def _type_text(field: FieldInfo) -> str:
@@ -190,14 +192,42 @@ def chart() -> str:
         " refuses what is misspelt. A component's `settings` take every setting of its service by"
         " name: see [Configuration](configuration.md).",
     ]
-    groups: dict[str, list[tuple[str, ...]]] = {}
+    groups: dict[str, dict[str, list[str]]] = {}
+    defaults: dict[str, list[str]] = {}
+    components: dict[str, list[str]] = {}
     for value in chart_values():
-        row = (f"`{value.name}`", default_text(value.default), value.comment)
-        group = value.name.partition(".")[0] if "." in value.name else "All components"
-        groups.setdefault(group, []).append(row)
+        component = value.name.partition(".")[0]
+        group = component if "." in value.name else "All components"
+        if value.of_components:
+            group = SEVERAL
+            components.setdefault(value.of_components, []).append(component)
+        name = value.of_components or value.name
+        named = groups.setdefault(group, {}).setdefault(value.comment, [])
+        if name not in named:
+            named.append(name)
+        defaults.setdefault(name, []).append(default_text(value.default))
+    everywhere = max(map(len, components.values()))
     for group, rows in groups.items():
-        parts += [f"## {group}", table(("value", "default", "meaning"), rows)]
+        parts.append(f"## {group}")
+        if group == SEVERAL:
+            parts.append("Each begins with the component's name, as `verifier.replicas`.")
+        cells = []
+        for comment, names in rows.items():
+            of = {name: components.get(name, []) for name in names}
+            some = {" ".join(each) for each in of.values() if 0 < len(each) < everywhere}
+            only = f" ({', '.join(some.pop().split())})" if len(some) == 1 else ""
+            told = ", ".join(f"`{name}`" for name in names)
+            cells.append((told, "; ".join(_default(defaults[n]) for n in names), comment + only))
+        parts.append(table(("value", "default", "meaning"), cells))
     return "\n\n".join(parts) + "\n"
+
+
+SEVERAL = "Several components"
+
+
+def _default(texts: list[str]) -> str:
+    """The one default of all components, if they agree."""
+    return texts[0] if len(set(texts)) == 1 else "by component"
 
 
 # Metrics

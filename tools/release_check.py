@@ -46,11 +46,15 @@ def version_problems(folder: Path) -> Iterator[str]:
     newest, date = headings[0] if headings else ("none", "none")
     if newest != version:
         yield f"CHANGELOG.md: the newest version is {newest}, the package's is {version}"
+    unreleased = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## |^\[|\Z)", changelog, re.M | re.S)
+    if unreleased is not None and unreleased[1].strip():
+        yield f"CHANGELOG.md: Unreleased has entries: move them below a heading [{version}]"
     citation = yaml.safe_load((folder / "CITATION.cff").read_text(encoding="utf-8"))
     if citation["version"] != version:
         yield f"CITATION.cff: version is {citation['version']}, the package's is {version}"
-    if str(citation["date-released"]) != date:
-        yield f"CITATION.cff: date-released is {citation['date-released']}, the changelog's {date}"
+    cited = str(citation.get("date-released", "none"))
+    if cited != date:
+        yield f"CITATION.cff: date-released is {cited}, the changelog's {date}"
     chart = yaml.safe_load((folder / CHART).read_text(encoding="utf-8"))
     for field in ("version", "appVersion"):
         if chart[field] != version:

@@ -269,8 +269,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "prompts": Experiment(
         "lab.bench.speculation.prompt_set",
-        "auto relative to the cloud alone and to a cloud that drafts, over a named set of prompts:"
-        " mean and spread.",
+        "auto relative to the large model alone and to a cloud that drafts, over a named set of"
+        " prompts: mean and spread.",
         (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DEVICE, _DTYPE_DRAFT),
     ),
     "bytes": Experiment(
@@ -284,7 +284,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "auto": Experiment(
         "lab.bench.speculation.auto",
-        "Preset auto against the cloud alone and every fixed preset, over load and changes.",
+        "Preset auto against the large model alone and every fixed preset, over load and changes.",
         (
             *(_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS),
             _AGAINST_CLOUD,

@@ -21,7 +21,7 @@ from tandem.commands.options import (
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import LinkSettings
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.suite.models import load_pair
 from tandem.testing.scripted import scripted_pair
@@ -156,7 +156,7 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
         for length in options["draft_length"] or (None,):
             chosen = PRESETS[name]
             chosen = chosen if length is None else chosen.with_draft_length(length)
-            chosen = with_overrides(chosen, parse_overrides(options["overrides"]))
+            chosen = with_overrides(chosen, options["overrides"])
             chosen.validate()
             presets[chosen] = None
     conditions = []

@@ -151,7 +151,7 @@ class _Verifier:
         self.in_rounds = self.schedule.stop_and_wait and self.schedule.window > 0
         self.goes_on = self.schedule.decode_when_idle or not self.schedule.window
         self.in_parts = plan.preset.verify_settings.allows_partial_verification
-        self.hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
+        self.hit_rate = plan.hit_rate if plan.preset.spare_tokens(1) else 0.0
         self.source = Random(f"verifier {plan.seed}")
         self.now = 0.0
         self.order = itertools.count()

@@ -19,7 +19,7 @@ from tandem.generation.request import (
     GenerationRequest,
 )
 from tandem.generation.request_fields import RequestFields, given_fields
-from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
+from tandem.specdec.overrides import field_names, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.interface import AGGREGATION_PRESETS, AggregationPreset
 
@@ -182,7 +182,7 @@ def _grammar(options: GenerationOptions) -> Grammar | None:
     return Grammar(given[0][1], given[0][2]) if given else None
 
 
-def _method(options: GenerationOptions) -> tuple[str, tuple[Override, ...]]:
+def _method(options: GenerationOptions) -> tuple[str, tuple[str, ...]]:
     """Return the name of a listed preset, and the overrides that turn it into the one that
     `options` ask for."""
     chosen = options.get("preset")
@@ -198,19 +198,15 @@ def _method(options: GenerationOptions) -> tuple[str, tuple[Override, ...]]:
         like = PRESETS[_CHAIN]  # which any expansion can be given
     if like.expansion or not chosen.expansion:
         return like.name, _differences(chosen, like)
-    expansion = Override("expansion", chosen.expansion)
+    expansion = "expansion=" + ",".join(map(str, chosen.expansion))
     return like.name, (expansion, *_differences(chosen, like.with_expansion(chosen.expansion)))
 
 
-def _differences(chosen: Any, base: Any) -> tuple[Override, ...]:
+def _differences(chosen: Any, base: Any) -> tuple[str, ...]:
     fields = {name: attrgetter(name) for name in field_names(chosen)}
     return _overrides({name: of(chosen) for name, of in fields.items() if of(chosen) != of(base)})
 
 
-def _overrides(choices: Mapping[str, Choice]) -> tuple[Override, ...]:
-    """Return the choices as overrides. A value given as text means what it means on the command
-    line."""
-    return tuple(
-        parse_override(f"{name}={value}") if isinstance(value, str) else Override(name, value)
-        for name, value in choices.items()
-    )
+def _overrides(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+    """Return the choices as overrides, which say what they do on the command line."""
+    return tuple(f"{name}={value}" for name, value in choices.items())

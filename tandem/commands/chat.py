@@ -28,6 +28,7 @@ from tandem.commands.request_options import (
     preset_option,
     request_options,
 )
+from tandem.commands.suite_choice import refuse_own_models
 from tandem.commands.typed_ahead import typing_kept
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
@@ -46,6 +47,7 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 
 
 @click.command(cls=GroupedCommand)
+@click.argument("model", required=False)
 @click.option(
     "--endpoint",
     metavar="ADDRESS",
@@ -81,13 +83,16 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 def chat(**options: Any) -> None:
     """Talk to the models.
 
-    Without --endpoint the two models (--draft, --target; by default the best chat model on this
-    machine) are loaded into this process. Answers appear as they grow, with a live status line
-    below; Ctrl-C stops one, Ctrl-D leaves, and /help lists the commands. Where standard input is no
-    terminal, each of its lines is a turn.
+    MODEL is the one that answers, as --target has it: a GGUF file, a folder, or a name of 'tandem
+    models'. Without --endpoint it is loaded into this process, with the one of --draft if that is
+    given; by default it is the best chat model on this machine. Answers appear as they grow, with a
+    live status line below; Ctrl-C stops one, Ctrl-D leaves, and /help lists the commands. Where
+    standard input is no terminal, each of its lines is a turn.
     """
     if not options["timeout"] > 0:
         raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
+    if options["model"] is not None:
+        _take_as_target(options)
     configure_logging("critical")
     with ExitStack() as stack:
         url = options["endpoint"]
@@ -99,6 +104,8 @@ def chat(**options: Any) -> None:
                 suite = BackgroundSuite(load_pair(draft, target), _memory_of(options))
                 url = stack.enter_context(suite).url
             show_notes(draft, target)
+        else:
+            refuse_own_models(options)
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
         client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))
@@ -195,6 +202,13 @@ def _answer_line(conversation: Conversation, words: str, as_json: bool) -> None:
 
 def _memory_of(options: dict[str, Any]) -> MemoryLimits | None:
     return None if options["no_memory"] else MemoryLimits()
+
+
+def _take_as_target(options: dict[str, Any]) -> None:
+    """Put MODEL in the place of --target. Raises InvalidArgument where that is taken."""
+    if options["target"] is not None:
+        raise InvalidArgument("model", "is the same as --target; leave out one of the two")
+    options["target"] = options["model"]
 
 
 def _check_alone(options: dict[str, Any]) -> None:

@@ -11,19 +11,17 @@ from typing import Any
 import click
 
 from tandem.commands.ask_suite import answer_object, ask
-from tandem.commands.calling import access_options, access_to, aggregator_of
-from tandem.commands.generate import as_text, refuse_own_suite
+from tandem.commands.generate import as_text
 from tandem.commands.help_groups import GroupedCommand
-from tandem.commands.loading_line import loading_line
-from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.open_sampling import open_sampling
-from tandem.commands.options import ENDPOINT, json_option, model_options
+from tandem.commands.options import json_option
 from tandem.commands.prompt_input import prompt_of
 from tandem.commands.request_options import (
     generation_config_option,
     preset_option,
     request_options,
 )
+from tandem.commands.suite_choice import check_timeout, run_on_suite, suite_options
 from tandem.core.default_sampling import NAMES
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
@@ -32,13 +30,10 @@ from tandem.generation.figures import answer_figures
 from tandem.generation.request import (
     CLOUD_ALONE_PRESET,
     DEFAULT_PRESET,
-    LONGEST_ANSWER_S,
     GenerationRequest,
 )
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
-from tandem.net.process import run_loop
-from tandem.suite.models import ModelPair, load_pair
 from tandem.telemetry.logging import configure_logging
 
 
@@ -54,17 +49,7 @@ from tandem.telemetry.logging import configure_logging
 )
 @request_options("max_tokens", "seed", *NAMES)
 @generation_config_option
-@click.option(
-    "--endpoint",
-    type=ENDPOINT,
-    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one for this"
-    " call.",
-)
-@access_options
-@model_options
-@click.option(
-    "--timeout", type=float, default=LONGEST_ANSWER_S, help="Maximum seconds for each answer."
-)
+@suite_options
 @json_option("Print one JSON object with all answers, the speeds and the verdict.")
 def compare(**options: Any) -> None:
     """Find out whether drafts pay here: answer TEXT by a preset and by the large model alone.
@@ -79,6 +64,7 @@ def compare(**options: Any) -> None:
         **given_fields(options), preset=preset, no_memory=True
     )
     request.validate()
+    check_timeout(options)
     if preset == CLOUD_ALONE_PRESET:
         raise InvalidArgument("preset", f"{preset} is what others are compared with")
     if request.from_two_sides:
@@ -86,31 +72,14 @@ def compare(**options: Any) -> None:
             "preset", f"{preset} answers from documents, the large model does not"
         )
     configure_logging("critical")
-    if options["endpoint"] is not None:
-        refuse_own_suite(options)
-        access = access_to(options["endpoint"], options)
-        run_loop(_show(aggregator_of(options), request, options, access))
-        return
-    draft, target = chosen_pair(options)
-    with loading_line(draft, target) as loaded:
-        pair = load_pair(draft, target)
-        loaded()
-        show_notes(draft, target)
-        run_loop(_embedded(pair, request, options))
-
-
-async def _embedded(pair: ModelPair, request: GenerationRequest, options: dict[str, Any]) -> None:
-    from tandem.suite.embedded import EmbeddedSuite  # all services; not to call a running suite
-
-    async with EmbeddedSuite(pair) as suite:
-        await _show(suite.target, request, options)
+    run_on_suite(lambda endpoint, access: _show(endpoint, request, options, access), options)
 
 
 async def _show(
     endpoint: str,
     request: GenerationRequest,
     options: dict[str, Any],
-    access: ClientAccess | None = None,
+    access: ClientAccess | None,
 ) -> None:
     sampling = await open_sampling(endpoint, request, options, access)
     request = request.with_fields(**sampling.settings)

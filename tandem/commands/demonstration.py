@@ -1,6 +1,6 @@
-"""What `tandem up --try` asks: a question that the pair answers together, the same one of the cloud
-alone, and some about documents on both sides. Texts are compared; speeds need more than one answer
-of each (`tandem compare`).
+"""What `tandem up --try` asks: a question that the pair answers together, the same one of the large
+model alone, and some about documents on both sides. Texts are compared; speeds need more than one
+answer of each (`tandem compare`).
 
 A draft model that only drafts is for the first alone: from the device's documents the target's own
 model answers (`with_documents`). The demo pair is asked what it was trained to answer.
@@ -41,8 +41,8 @@ _DOCUMENTS_HEADING = "From documents in the cloud and private notes on the devic
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
     """A question of the demonstration, and the text shown before its answer. `key`: its place in
-    the JSON object, at whose top the first answer stands; `beside_alone`: the cloud alone is asked
-    the same."""
+    the JSON object, at whose top the first answer stands; `beside_alone`: the large model alone is
+    asked the same."""
 
     shown: str
     request: GenerationRequest

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import click
 
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
-from tandem.commands.calling import access_options, access_to, aggregator_of
 from tandem.commands.help_groups import GroupedCommand
-from tandem.commands.loading_line import loading_line
-from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.open_sampling import open_sampling
-from tandem.commands.options import ENDPOINT, json_option, model_options, together
+from tandem.commands.options import json_option, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
 from tandem.commands.prompt_input import prompt_of
 from tandem.commands.rag_options import document_options, documents_of
@@ -25,21 +21,18 @@ from tandem.commands.request_options import (
     preset_option,
     request_options,
 )
+from tandem.commands.suite_choice import check_timeout, run_on_suite, suite_options
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import MAX_IMAGES_BYTES, Turn
 from tandem.generation.client import Generated
 from tandem.generation.request import (
     DEFAULT_PRESET,
-    LONGEST_ANSWER_S,
     RAG_PRESET,
     GenerationRequest,
 )
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
-from tandem.net.process import run_loop
-from tandem.specdec.overrides import Override, parse_overrides
-from tandem.suite.models import ModelPair, load_pair
-from tandem.suite.suite_documents import SuiteDocuments
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.telemetry.logging import configure_logging
 
 _OVERRIDES = {
@@ -82,14 +75,14 @@ override_options = together(
 """Options that change single choices of the preset."""
 
 
-def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
+def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
     """Return the changes of the preset by flags, those of `--set` last."""
     given = [
-        Override(choice, options[name])
+        f"{choice}={options[name]}"
         for name, (_, choice, _) in _OVERRIDES.items()
         if options[name] is not None
     ]
-    return (*given, *parse_overrides(options["overrides"]))
+    return (*given, *options["overrides"])
 
 
 @click.command(cls=GroupedCommand)
@@ -120,17 +113,7 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 )
 @processor_options
 @override_options
-@click.option(
-    "--endpoint",
-    type=ENDPOINT,
-    help="Address of a running suite: http://HOST:PORT or HOST:PORT. Default: start one for this"
-    " call.",
-)
-@access_options
-@model_options
-@click.option(
-    "--timeout", type=float, default=LONGEST_ANSWER_S, help="Maximum seconds for the request."
-)
+@suite_options
 @click.option("--verbose", is_flag=True, help="Print all figures, and the sampling settings.")
 @click.option("--logs", is_flag=True, help="Write the services' log to standard error.")
 @click.option(
@@ -152,26 +135,18 @@ def generate(**options: Any) -> None:
     unless --device-documents or --cloud-documents name others.
     """
     request = build_request(options)
-    if not options["timeout"] > 0:
-        raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
+    check_timeout(options)
     configure_logging("info" if options["logs"] else "critical")
-    if options["endpoint"] is not None:
-        refuse_own_suite(options)
-        access = access_to(options["endpoint"], options)
-        run_loop(_show(aggregator_of(options), request, options, access))
-        return
-    documents = documents_of(options | {"rag": request.from_two_sides})
-    if documents is not None:
-        documents.check()  # before models are loaded
-    draft, target = chosen_pair(options, documents=documents is not None)
-    with loading_line(draft, target) as loaded:
-        pair = load_pair(draft, target)
-
-        def ready() -> None:
-            loaded()
-            show_notes(draft, target)
-
-        run_loop(_embedded(pair, request, documents, options, ready))
+    documents = None
+    if options["endpoint"] is None:
+        documents = documents_of(options | {"rag": request.from_two_sides})
+    memory = None if options["no_memory"] else MemoryLimits()
+    run_on_suite(
+        lambda endpoint, access: _show(endpoint, request, options, access),
+        options,
+        documents=documents,
+        memory=memory,
+    )
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
@@ -202,40 +177,11 @@ def _read_image(path: Path) -> bytes:
         raise InvalidArgument("images", f"{path} cannot be read: {error.strerror}") from error
 
 
-def refuse_own_suite(options: dict[str, Any]) -> None:
-    """Raise InvalidArgument naming a flag of models or documents that stands beside --endpoint."""
-    suite_fields = ("draft", "target", "demo", "batch_invariant")
-    for field in (*suite_fields, "device_documents", "cloud_documents", "index_folder"):
-        if options.get(field):
-            raise InvalidArgument(
-                field, "the suite at --endpoint has its own; leave out one of the two"
-            )
-
-
-async def _embedded(
-    pair: ModelPair,
-    request: GenerationRequest,
-    documents: SuiteDocuments | None,
-    options: dict[str, Any],
-    ready: Callable[[], None],
-) -> None:
-    # All services; not to call a running suite.
-    from tandem.runtime.tenant_memories import MemoryLimits
-    from tandem.suite.embedded import EmbeddedSuite
-
-    memory = None if options["no_memory"] else MemoryLimits()
-    async with EmbeddedSuite(pair, documents=documents, memory=memory) as suite:
-        ready()
-        for refused in suite.refused:
-            click.echo(refused.line(), err=True)
-        await _show(suite.target, request, options)
-
-
 async def _show(
     endpoint: str,
     request: GenerationRequest,
     options: dict[str, Any],
-    access: ClientAccess | None = None,
+    access: ClientAccess | None,
 ) -> None:
     """Show the answer. A text that the model cannot be asked is continued by it instead."""
     try:

@@ -1,8 +1,6 @@
 """The command group: imports a command when it is called. Invariant: any failure writes one line to
 standard error that says what to change; `tandem --help` lists the exit codes."""
 
-import atexit
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -140,8 +138,6 @@ class CommandGroup(click.Group):
         # the rule of one line.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        # What the kernel frees anyway takes the interpreter a second, where torch was loaded.
-        atexit.register(gc.freeze)
         try:
             outcome = super().main(args, standalone_mode=False, **options)
         except NoArgsIsHelpError as error:

@@ -34,14 +34,17 @@ _ELSEWHERE = ("192.0.2.1", 9)
 def with_invitation(flags: Sequence[str]) -> list[str]:
     """Return a verifier's flags, with a certificate and keys if other machines are to call it and
     it was given none; the line for them is then printed. Faulty flags are for the service to
-    refuse."""
+    refuse, and so is a demand for callers' certificates without files to judge them by: who comes
+    by the line has none."""
     try:
         settings = load_settings(VerifierSettings, parse_flags(VerifierSettings, flags))
     except SettingsError:
         return [*flags]
     given = (settings.tls_certificate, settings.tls_key, settings.tls_ca, settings.keys_file)
+    # True by default too, where an invitation turns it off.
+    demanded = settings.client_certificates and "client_certificates" in settings.model_fields_set
     wants_none = settings.insecure or is_loopback(settings.host) or not settings.port
-    if wants_none or any(given) or find_spec("cryptography") is None:
+    if wants_none or demanded or any(given) or find_spec("cryptography") is None:
         return [*flags]
     folder = user_state_folder("verifier")
     make_private_folder(folder)
@@ -98,7 +101,9 @@ def _tell(invitation: Invitation, path: Path) -> None:
     it."""
     replace_file(path, f"{invitation}\n".encode(), PRIVATE)
     if sys.stderr.isatty():
-        click.echo(f"on another machine: tandem join '{invitation}'", err=True)
-        click.echo("whoever has this line may use this verifier", err=True)
+        click.echo(
+            f"on another machine run 'tandem join', and give it this line:\n{invitation}", err=True
+        )
+        click.echo(f"whoever has the line may use this verifier; it is in {path} too", err=True)
     else:
-        click.echo(f"on another machine: tandem join LINE, with the line in {path}", err=True)
+        click.echo(f"on another machine: tandem join FILE, with a copy of {path}", err=True)

@@ -11,6 +11,7 @@ from tandem.commands.demonstration import Part
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.options import json_option, no_memory_option, side_options
 from tandem.commands.up import check_ports, run_parts
+from tandem.core.errors import InvalidArgument, os_words
 from tandem.net.access import ClientAccess
 from tandem.net.auth import own_key
 from tandem.net.invitation import Invitation, fetch_certificate, model_at, parse_invitation
@@ -29,7 +30,7 @@ from tandem.telemetry.logging import configure_logging
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("line")
+@click.argument("line", required=False)
 @side_options("draft", "the best chat model here")
 @click.option(
     "--target-tokenizer",
@@ -46,18 +47,19 @@ from tandem.telemetry.logging import configure_logging
 @click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
 @json_option("Print one JSON object: addresses and process ids.")
 def join(**options: Any) -> int:
-    """Draft on this machine for the verifier on another, which printed LINE: start drafter and
+    """Draft on this machine for the verifier on another, which printed a line: start drafter and
     aggregator, print their addresses, and run until Ctrl-C.
 
-    LINE has the verifier's address, the hash of its certificate, and a key. A service that shows
-    another certificate is refused, and is not sent the key. Where this machine reaches the verifier
-    by another address, put that in the place of the one in LINE. Other users of a machine see the
-    arguments of programs: "-" for LINE reads it from standard input. Certificate and key are kept
-    in the user's state folder, also for the flags --cloud-certificate and --cloud-key-file of
-    'tandem serve drafter'.
+    LINE is a file that has the line, or "-" for standard input; without LINE it is asked for. Or it
+    is the line itself, which other users of this machine then see among the arguments of programs.
+
+    The line has the verifier's address, the hash of its certificate, and a key. A service that
+    shows another certificate is refused, and is not sent the key. Where this machine reaches the
+    verifier by another address, put that in the place of the one in the line. Certificate and key
+    are kept in the user's state folder, also for the flags --cloud-certificate and --cloud-key-file
+    of 'tandem serve drafter'.
     """
-    line = options["line"]
-    invitation = parse_invitation(sys.stdin.readline() if line == "-" else line)
+    invitation = parse_invitation(_line_of(options["line"]))
     configure_logging("critical")
     cloud, model = _let_in(invitation)
     device, dtype, engine = (options[f"{name}_draft"] for name in ("device", "dtype", "engine"))
@@ -76,6 +78,23 @@ def join(**options: Any) -> int:
     click.echo(f"joined {cloud.address}, which has the model {model}", err=True)
     exit_code: int = run_loop(run_parts((Part(settings, ()),), options["as_json"]))
     return exit_code
+
+
+def _line_of(given: str | None) -> str:
+    """Return the line that `given` is, or names. Raises InvalidArgument("line")."""
+    if given is None and sys.stdin.isatty():
+        asked: str = click.prompt("line of the verifier (not shown)", hide_input=True, err=True)
+        return asked
+    if given is None or given == "-":
+        return sys.stdin.readline()
+    path = Path(given)
+    if "#sha256:" in given or not path.exists():
+        return given
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        why = os_words(error) if isinstance(error, OSError) else f"{path} is no text"
+        raise InvalidArgument("line", why) from error
 
 
 def _let_in(invitation: Invitation) -> tuple[RemoteCloud, str]:

@@ -254,28 +254,6 @@ def emulates_link(options: Mapping[str, Any]) -> bool:
     return link_shape(options) != INSTANT or options["trace"] is not None
 
 
-def link_words(shape: LinkShape, trace: str | None) -> str:
-    """Say what the link is like, for a report."""
-    words = [f"round trip {shape.rtt_s * 1e3:g} ms"]
-    if shape.up.delay_s != shape.down.delay_s:
-        words.append(f"{shape.up.delay_s * 1e3:g} of them up")
-    if shape.up.jitter_s:
-        words.append(f"jitter {shape.up.jitter_s * 1e3:g} ms")
-    rates = [
-        "unlimited" if rate is None else f"{rate * 8e-6:g} Mbit/s"
-        for rate in (shape.up.bytes_per_s, shape.down.bytes_per_s)
-    ]
-    if rates[0] != rates[1]:
-        words.append(f"{rates[0]} up and {rates[1]} down")
-    elif shape.up.bytes_per_s is not None:
-        words.append(rates[0])
-    if shape.up.loss:
-        words.append(f"{shape.up.loss:.3g} of messages lost")
-    if trace is not None:
-        words.append(f"changing as {trace}")
-    return ", ".join(words)
-
-
 def _flag_of(field: str) -> str:
     return f"{field[:-2]}_ms" if field.endswith("_s") else field
 

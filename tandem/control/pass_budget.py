@@ -1,5 +1,4 @@
-"""The budget of a verifier's pass: how many drafts it takes of each session, and whether a session
-may wait for drafts.
+"""The budget of a verifier's pass: how many drafts it takes of each session.
 
 Every token fed makes the pass longer for all sessions in it. A draft goes in while it brings more
 tokens than all sessions lose by that: then the tokens per second of all grow. A session that gets
@@ -11,7 +10,6 @@ pure, one clock's seconds go in."""
 from __future__ import annotations
 
 from tandem.control.acceptance import PooledAcceptanceRate
-from tandem.control.conditions import several
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.core.line_fit import LineFit
 
@@ -20,7 +18,7 @@ class PassBudget:
     """Takes every pass of a verifier; tells each session's machine what the next one bears.
 
     `price`: the share of its tokens per second that a further token of a pass costs each session in
-    it, summed over them. `alone`: whether a session has the passes to itself."""
+    it, summed over them."""
 
     __slots__ = (
         "_config",
@@ -30,7 +28,6 @@ class PassBudget:
         "_tokens_each",
         "_yield_each",
         "acceptance",
-        "alone",
         "price",
         "sessions",
     )
@@ -50,7 +47,6 @@ class PassBudget:
         self.acceptance = PooledAcceptanceRate(config)
         """Of the drafts of all edges."""
         self.price = 0.0
-        self.alone = True
         self._seconds = LineFit(config.keep)
         self.sessions = 1.0
         """Those that share a pass, of the last passes most; at least 1."""
@@ -92,7 +88,6 @@ class PassBudget:
         sessions_now = max(self.sessions, sessions)
         pass_s = first_s + further_s * sessions_now * self._tokens_each
         self.price = sessions_now * further_s / max(pass_s, TINY)
-        self.alone = not several(self.sessions)
 
     def drafts(
         self,
@@ -100,17 +95,14 @@ class PassBudget:
         ready: int,
         *,
         tenant_share: float = 1.0,
-        weight: float = 1.0,
     ) -> int:
         """Return how many of a session's `ready` drafts the next pass takes.
 
         Args:
             tenant_share: sessions of its tenant, relative to an even share. Proportional fairness
                 is among tenants, so who has more has to bring more with each draft; a session's own
-                token it gets in any case.
-            weight: what time counts to the session against passes; longer passes concern nobody
-                else while it is alone."""
-        price = self.price * tenant_share * (weight if self.alone else 1.0)
+                token it gets in any case."""
+        price = self.price * tenant_share
         taken, tokens = worth_feeding(
             acceptance_rate, ready, price, self._yield_each, config=self._config
         )
@@ -138,15 +130,3 @@ def worth_feeding(
         tokens += right
         taken += 1
     return taken, tokens
-
-
-def decodes_alone(idle_weight: float, tokens_per_pass: float) -> bool:
-    """Return whether a token is worth its own pass, rather than a wait for drafts. `idle_weight` 1
-    wants the answer soon, 0 with few passes; `tokens_per_pass` is what a pass over drafts yields
-    (at least 1).
-
-    Alone, a token costs one pass at once. Left to drafts it costs 1/tokens_per_pass of one, later,
-    when that much time is spent as well. With w for time and 1 - w for passes the token is worth
-    its own pass iff (1 - w)·(1 - 1/tokens_per_pass) ≤ w/tokens_per_pass, that is w ≥ 1 -
-    1/tokens_per_pass."""
-    return idle_weight >= 1 - 1 / max(1.0, tokens_per_pass)

@@ -8,31 +8,19 @@ from typing import NamedTuple
 
 
 class _Sums(NamedTuple):
-    """Of the points of the group under way, by weight, and of the distances from the means of all
-    groups before it."""
+    """Of the points, by weight."""
 
     weight: float = 0.0
     x: float = 0.0
     xx: float = 0.0
     y: float = 0.0
     xy: float = 0.0
-    apart_xx: float = 0.0
-    apart_xy: float = 0.0
-
-    def apart(self) -> tuple[float, float]:
-        """Return the sums of x·x and x·y, where x and y are distances from the mean of a point's
-        group."""
-        if not self.weight:
-            return self.apart_xx, self.apart_xy
-        xx = self.xx - self.x**2 / self.weight
-        xy = self.xy - self.x * self.y / self.weight
-        return self.apart_xx + (xx if xx > 0 else 0.0), self.apart_xy + xy
 
 
 class LineFit:
     """y = first + further·x, by least squares; each point weighs `keep` times as much as the one
-    after it. Points may come in groups of different height, which share the slope. One thread adds
-    them; others may ask meanwhile, since the sums are replaced as a whole."""
+    after it. One thread adds them; others may ask meanwhile, since the sums are replaced as a
+    whole."""
 
     __slots__ = ("_keep", "_sums")
 
@@ -42,26 +30,19 @@ class LineFit:
 
     @property
     def weight(self) -> float:
-        """Of the points of the group under way."""
+        """Of all points."""
         return self._sums.weight
 
     def add(self, x: float, y: float) -> None:
         keep = self._keep
-        weight, xs, xxs, ys, xys, apart_xx, apart_xy = self._sums
+        weight, xs, xxs, ys, xys = self._sums
         self._sums = _Sums(
             keep * weight + 1,
             keep * xs + x,
             keep * xxs + x * x,
             keep * ys + y,
             keep * xys + x * y,
-            keep * apart_xx,
-            keep * apart_xy,
         )
-
-    def regroup(self) -> None:
-        """Begin another group of points. It needs at least one point before `fit`."""
-        apart_xx, apart_xy = self._sums.apart()
-        self._sums = _Sums(apart_xx=apart_xx, apart_xy=apart_xy)
 
     @property
     def mean(self) -> float:
@@ -87,7 +68,8 @@ class LineFit:
         sums = self._sums
         mean_x = sums.x / sums.weight
         mean_y = sums.y / sums.weight
-        sxx, sxy = sums.apart()
+        sxx = max(0.0, sums.xx - sums.x * mean_x)
+        sxy = sums.xy - sums.x * mean_y
         # Points at nearly one x say nothing about the slope: the quotient would be noise.
         slope = sxy / sxx if sxx > 0.05 * sums.weight else 0.0
         if prior_weight:

@@ -9,19 +9,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient
+from tandem.gateway.base_models import (
+    UINT32,
+    Absent,
+    Answer,
+    Body,
+    Lenient,
+    kind_of,
+    refused_unless,
+)
 from tandem.gateway.choice_reader import (
     CallPiece,
     ChoiceReader,
     Parts,
-    Piece,
     ReasoningOptions,
     Thought,
 )
 from tandem.gateway.constraints import JsonSchema
 from tandem.gateway.errors import MESSAGES_PATH, unsupported
 from tandem.gateway.event_stream import StreamForm, server_sent
-from tandem.gateway.messages import refused_unless
+from tandem.gateway.messages import ImagePart, TextPart
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
     ChatCompletionRequest,
@@ -37,11 +44,6 @@ from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.text.families import CallFormat
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence"]
-
-
-class TextBlock(Lenient):
-    type: Literal["text"]
-    text: str
 
 
 class ImageSource(Lenient):
@@ -60,11 +62,18 @@ class TextSource(Lenient):
     data: str
 
 
+class Citations(Lenient):
+    enabled: Annotated[None, refused_unless("answers do not say where texts are from")] = None
+
+
 class DocumentBlock(Lenient):
-    """A document that is a text."""
+    """A document that is a text. Its title and context stand before it."""
 
     type: Literal["document"]
     source: TextSource
+    title: str | None = None
+    context: str | None = None
+    citations: Citations | None = None
 
 
 class ToolUseBlock(Lenient):
@@ -76,13 +85,16 @@ class ToolUseBlock(Lenient):
     input: dict[str, Any]
 
 
-ResultBlock = Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]
+ResultBlock = Annotated[TextPart | ImageBlock | DocumentBlock, Field(discriminator="type")]
 
 
 class ToolResultBlock(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[ResultBlock], Field(fail_fast=True)] | None = None
+    is_error: bool | None = Field(
+        default=None, description="True: `Error: ` stands before the result in the prompt."
+    )
 
 
 class ThinkingBlock(Lenient):
@@ -99,7 +111,7 @@ class UnreadBlock(Lenient):
 
 
 InputBlock = Annotated[
-    TextBlock
+    TextPart
     | ImageBlock
     | DocumentBlock
     | ToolUseBlock
@@ -116,8 +128,12 @@ class InputTurn(Lenient):
 
 
 class MessageFunction(Lenient):
+    type: Literal["custom"] | None = None
     name: ToolName
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
+    input_examples: list[dict[str, Any]] | None = Field(
+        default=None, description="The keyword `examples` of the schema."
+    )
     description: str | None = None
     strict: bool | None = Field(default=None, description=STRICT)
 
@@ -125,18 +141,12 @@ class MessageFunction(Lenient):
 class ServerTool(Lenient):
     """A tool of a kind whose schema only Anthropic's models know."""
 
-    type: str
-    name: str | None = None
-
-
-def _tool_kind(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return "function" if kind in (None, "custom") else "server"
+    type: Annotated[str, Field(json_schema_extra={"not": {"const": "custom"}})]
 
 
 InputTool = Annotated[
     Annotated[MessageFunction, Tag("function")] | Annotated[ServerTool, Tag("server")],
-    Discriminator(_tool_kind),
+    Discriminator(lambda tool: "function" if kind_of(tool) in (None, "custom") else "server"),
 ]
 
 
@@ -171,6 +181,7 @@ class OutputConfig(Lenient):
         " template. A template that does not know it ignores it.",
     )
     format: OutputFormat | None = None
+    task_budget: Annotated[None, refused_unless("send max_tokens")] = None
 
 
 class MessagesPrompt(Body):
@@ -180,7 +191,7 @@ class MessagesPrompt(Body):
 
     model: str
     messages: Annotated[list[InputTurn], Field(min_length=1, fail_fast=True)]
-    system: str | Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
+    system: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     tools: Annotated[list[InputTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         default=None,
         description="Functions. Anthropic's tools are not offered to the model, so they are refused"
@@ -198,6 +209,7 @@ class MessagesPrompt(Body):
     )
     mcp_servers: Annotated[None, refused_unless("send the servers' tools in tools")] = None
     container: Annotated[None, refused_unless("no code is run here")] = None
+    thread: Annotated[None, refused_unless("conversations are not stored; send all of it")] = None
 
 
 class CountTokensRequest(MessagesPrompt):
@@ -347,7 +359,7 @@ def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     choice = asked.tool_choice
     if asked.tools and not functions and choice and choice.type not in ("auto", "none"):
         raise unsupported("tools.0.type", "send functions")
-    system = [{"role": "system", "content": _text(asked.system)}] if asked.system else []
+    system = [{"role": "system", "content": asked.system}] if asked.system else []
     config = asked.output_config or OutputConfig()
     wanted = config.format or asked.output_format
     schema = None if wanted is None else {"name": "format", "schema": wanted.json_schema}
@@ -380,16 +392,13 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
 
 def _messages(turns: Sequence[InputTurn]) -> Iterator[dict[str, Any]]:
     for turn in turns:
-        if isinstance(turn.content, str):
-            yield {"role": turn.role, "content": turn.content}
-        else:
-            yield from _turn(turn.role, turn.content)
+        yield from _turn(turn.role, _blocks(turn.content))
 
 
 def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield a message for each tool result in a turn, then the rest of the turn as one message, to
     which the results' images belong."""
-    parts: list[dict[str, Any]] = []
+    parts: list[TextPart | ImagePart] = []
     calls: list[dict[str, Any]] = []
     thoughts = ""
     for block in blocks:
@@ -400,16 +409,15 @@ def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
                 function = {"name": block.name, "arguments": json.dumps(block.input)}
                 calls.append({"id": block.id, "type": "function", "function": function})
             case ToolResultBlock():
-                result = _parts(block.content or "")
-                parts += [part for part in result if part["type"] == "image_url"]
-                text = "".join(part["text"] for part in result if part["type"] == "text")
+                result = list(map(_part, _blocks(block.content or ())))
+                parts += [part for part in result if isinstance(part, ImagePart)]
+                text = "".join(part.text for part in result if isinstance(part, TextPart))
+                if block.is_error:
+                    text = f"Error: {text}"
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            case _:
-                parts += _parts([block])
-    content: Any = parts
-    if all(part["type"] == "text" for part in parts):
-        content = "".join(part["text"] for part in parts)
-    message: dict[str, Any] = {"role": role, "content": content}
+            case TextPart() | DocumentBlock() | ImageBlock():
+                parts.append(_part(block))
+    message: dict[str, Any] = {"role": role, "content": parts}
     if thoughts:
         message["reasoning_content"] = thoughts
     if calls:
@@ -418,29 +426,26 @@ def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
         yield message
 
 
-def _parts(content: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """Return texts, documents and images as parts of a chat's content."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    parts: list[dict[str, Any]] = []
-    for block in content:
-        match block:
-            case TextBlock():
-                parts.append({"type": "text", "text": block.text})
-            case DocumentBlock():
-                parts.append({"type": "text", "text": block.source.data})
-            case ImageBlock():
-                url = f"data:{block.source.media_type};base64,{block.source.data}"
-                parts.append({"type": "image_url", "image_url": {"url": url}})
-    return parts
+def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
+    return [TextPart(type="text", text=content)] if isinstance(content, str) else content
 
 
-def _text(content: str | Sequence[TextBlock]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
+def _part(block: TextPart | DocumentBlock | ImageBlock) -> TextPart | ImagePart:
+    """Return a block as a part of a chat's content."""
+    match block:
+        case DocumentBlock():
+            said = filter(None, (block.title, block.context, block.source.data))
+            return TextPart(type="text", text="\n".join(said))
+        case ImageBlock():
+            url = f"data:{block.source.media_type};base64,{block.source.data}"
+            return ImagePart(type="image_url", image_url=url)
+    return block
 
 
 def _function(tool: MessageFunction) -> dict[str, Any]:
-    function = {"name": tool.name, "parameters": tool.input_schema, "strict": tool.strict}
+    examples = {"examples": tool.input_examples} if tool.input_examples else {}
+    parameters = tool.input_schema | examples
+    function = {"name": tool.name, "parameters": parameters, "strict": tool.strict}
     described = {} if tool.description is None else {"description": tool.description}
     return {"type": "function", "function": {**function, **described}}
 
@@ -461,16 +466,15 @@ class MessageWriter:
         self._number = uuid.uuid4().hex
         self.id = f"msg_{self._number}"
         self._model = model
-        self._reasoning = reasoning
-        self._calls = calls
-        self._reader: ChoiceReader | None = None
+        self._reader = ChoiceReader(reasoning, calls)
+        self._begun = False
         self._blocks = 0
         self._open: type[AnswerBlock] | None = None
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> MessageObject:
         """Return the whole answer, from its last piece."""
         (last,) = deltas
-        parts = Parts.of(self._pieces(last.answer.text, last))
+        parts = Parts.of(self._reader.push(last.answer, last.answer.text, ended=True))
         blocks: list[AnswerBlock] = []
         if parts.thinking:
             blocks.append(AnswerThinking(thinking=parts.thinking))
@@ -482,9 +486,10 @@ class MessageWriter:
 
     def events(self, delta: ChoiceDelta) -> Iterator[MessageEvent]:
         """Yield what a piece of the answer adds to a stream."""
-        if self._reader is None:
+        if not self._begun:
+            self._begun = True
             yield MessageEvent(type="message_start", message=self._message(delta, []))
-        for piece in self._pieces(delta.text, delta):
+        for piece in self._reader.push(delta.answer, delta.text, delta.ended):
             match piece:
                 case Thought():
                     yield from self._begin(AnswerThinking(thinking=""))
@@ -505,15 +510,6 @@ class MessageWriter:
             end = EndDelta(**self._end_of(delta))
             yield MessageEvent(type="message_delta", delta=end, usage=_usage(delta))
             yield MessageEvent(type="message_stop")
-
-    def closing(self) -> Iterator[MessageEvent]:
-        """Yield nothing: no event follows the last one."""
-        return iter(())
-
-    def _pieces(self, text: str, delta: ChoiceDelta) -> list[Piece]:
-        if self._reader is None:
-            self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)
-        return self._reader.push(text, delta.ended)
 
     def _begin(self, block: AnswerBlock) -> Iterator[MessageEvent]:
         """Begin a block, unless one of its kind is open."""
@@ -545,7 +541,6 @@ class MessageWriter:
         called."""
         summary = ended.answer.summary
         assert summary is not None
-        assert self._reader is not None
         reason: StopReason = "end_turn"
         if summary.finish_reason == "length":
             reason = "max_tokens"

@@ -74,7 +74,7 @@ from tandem.gateway.openapi import (
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
 from tandem.gateway.responses import (
-    ResponseDeleted,
+    Deleted,
     ResponseEvent,
     ResponseObject,
     ResponsesRequest,
@@ -227,8 +227,9 @@ def make_routes(
         last_event=_DONE,
         refusals=(*kept, 410),
     )
-    route("DELETE", one, gateway.delete_response, answer=ResponseDeleted, refusals=kept)
+    route("DELETE", one, gateway.delete_response, answer=Deleted, refusals=kept)
     route("GET", STREAM_PATH, gateway.stream, text=EVENTS, refusals=(*kept, 410))
+    route("DELETE", STREAM_PATH, gateway.delete_stream, answer=Deleted, refusals=kept)
     texts = TextEndpoints(suite, gateway.catalog, ending)
     texts.add_routes(app)
     route(
@@ -328,6 +329,9 @@ class _Gateway:
 
     async def respond(self, request: Request, body: ResponsesRequest) -> Response:
         """Create a response as OpenAI's Responses API does. It is kept only with `background`."""
+        if body.background and body.store is False:
+            words = "background: needs the response to be kept; leave out store, or send true"
+            raise invalid("background", words)
         chat = as_chat(body)
         (asked,) = await self._asked(request, chat)
         writer = ResponseWriter(body, asked, self._calls_of(chat))
@@ -337,7 +341,7 @@ class _Gateway:
             writer,
             stream=body.stream is True,
             options=body.tandem,
-            kept=body.background is True,
+            background=body.background is True,
         )
 
     async def response(
@@ -361,7 +365,7 @@ class _Gateway:
     async def delete_response(self, number: str) -> Response:
         """End a response that was created with `background`, and forget it."""
         await self._kept.delete(f"resp_{number}")
-        return json_response(ResponseDeleted(id=f"resp_{number}"))
+        return json_response(Deleted(id=f"resp_{number}", object="response"))
 
     async def stream(
         self,
@@ -375,6 +379,11 @@ class _Gateway:
         if last_event_id:
             place = place_after(last_event_id, number)
         return self._kept.stream(number, place)
+
+    async def delete_stream(self, number: str) -> Response:
+        """End a stream that was asked for as `resumable`, and forget it."""
+        await self._kept.delete(number)
+        return json_response(Deleted(id=number, object="stream"))
 
     async def create_message(self, request: Request, body: MessagesRequest) -> Response:
         """Complete a conversation as Anthropic's Messages API does."""
@@ -493,18 +502,23 @@ class _Gateway:
         *,
         stream: bool,
         options: TandemOptions,
-        kept: bool = False,
+        background: bool = False,
     ) -> Response:
+        if options.resumable and not (stream or background):
+            words = "tandem.resumable: requires stream to be true"
+            raise invalid("tandem.resumable", words)
         answering = deltas(self._suite, asked, self._settings.timeout_s)
-        kept = kept or (stream and options.resumable)
-        if not (stream or kept):
+        if not (stream or background):
             last = _last_deltas(answering)
             ended = await cancel_on_disconnect(request.receive, self._ending, last)
             return json_response(writer.whole(ended))
         if options.even_stream:
             answering = evenly(answering)
+        kept = background or options.resumable
         with self._kept.room() if kept else nullcontext():
-            first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
+            first = None
+            if not background:  # its status is told before the suite has admitted it
+                first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
             begun = BegunAnswer(writer, first, answering)
             if not kept:
                 return EventStream(begun, self._ending)

@@ -7,7 +7,14 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 UINT32 = 2**32 - 1
@@ -39,6 +46,49 @@ MinusOne = Annotated[Literal[-1], _exactly(-1)]
 OnlyTrue = Annotated[Literal[True], _exactly(True)]
 
 
+def one_of(instead: str, *neutral: object) -> BeforeValidator:
+    """Return a validator that takes null and what is `neutral`, and refuses the rest with words for
+    what to send instead."""
+
+    def check(value: object) -> None:
+        if not any(is_same(value, each) for each in (None, *neutral)):
+            raise PydanticCustomError("unsupported_parameter", "is not supported; " + instead)
+
+    taken = {"anyOf": [_form(each) for each in (None, *neutral)]}
+    # typing keeps one of two equal annotations, and 0 equals False: the words tell them apart.
+    form = Annotated[Any, WithJsonSchema(taken), repr(taken)]
+    return BeforeValidator(check, json_schema_input_type=form)
+
+
+def refused_unless(instead: str, *neutral: object) -> BeforeValidator:
+    """Return a validator as `one_of` that also takes what says nothing."""
+    return one_of(instead, False, [], {}, *neutral)
+
+
+def kind_of(value: Any) -> Any:
+    """Return the `type` of an object, as a caller sent it or as a model has it."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+def is_same(value: object, other: object) -> bool:
+    """Return whether two values are the same in JSON, where 1 equals 1.0, but not true."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def _form(value: object) -> dict[str, Any]:
+    """Return the schema of one value, as generators of clients understand it."""
+    match value:
+        case None:
+            return {"type": "null"}
+        case list():
+            length = len(value)
+            items = {"enum": value or [""]}
+            return {"type": "array", "items": items, "minItems": length, "maxItems": length}
+        case dict():
+            return {"type": "object", "maxProperties": 0}
+    return {"const": value}
+
+
 class Strict(BaseModel):
     """An object with no field more."""
 
@@ -52,10 +102,12 @@ class Lenient(Strict):
 
 
 class Body(Lenient):
-    """A whole body, or an object of it that is Tandem's own. `other_names` are known, too; a model
-    that forbids unknown fields says which one may be meant."""
+    """A whole body, or an object of it whose fields may not be misspelt. `other_names` are known,
+    too. An unknown name that is as like a known one as `misspelt` says is refused; a model that
+    forbids unknown fields refuses all, and says which one may be meant."""
 
     other_names: ClassVar[frozenset[str]] = frozenset()
+    misspelt: ClassVar[float] = MISSPELT
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +116,7 @@ class Body(Lenient):
         unknown = (name for name in given if name not in known) if isinstance(given, dict) else ()
         forbids = cls.model_config.get("extra") == "forbid"
         for name in islice(unknown, _MOST_NAMES):
-            meant = close_to(name, known, LIKE if forbids else MISSPELT)
+            meant = close_to(name, known, LIKE if forbids else cls.misspelt)
             if meant or forbids:
                 raise unknown_field(name, meant)
         return given

@@ -49,25 +49,25 @@ class ReasoningOptions:
 class ChoiceReader:
     """Reads the text of one choice as it comes."""
 
-    def __init__(
-        self, answer: Generated, reasoning: ReasoningOptions, calls: CallFormat | None
-    ) -> None:
-        """Prepare to read an answer that has been started: `answer` says how its text is to be
-        read. `calls`: how the model writes tool calls; None if it is offered no tools."""
-        family, start = family_named(answer.family), answer.thinking_start
-        if not reasoning.separate:
-            family = PLAIN
-            start = ThinkingStart.NONE
-        self._splitter = ThinkingSplitter(family.thinking, start)
-        self._include = reasoning.include
+    def __init__(self, reasoning: ReasoningOptions, calls: CallFormat | None) -> None:
+        """Prepare to read. `calls`: how the model writes tool calls; None if it is offered no
+        tools."""
+        self._reasoning = reasoning
+        self._splitter: ThinkingSplitter | None = None
         self._calls = None if calls is None else ToolCallReader(calls)
 
     @property
     def has_calls(self) -> bool:
         return self._calls is not None and self._calls.calls > 0
 
-    def push(self, text: str, ended: bool) -> list[Piece]:
-        """Return the parts that are certain now; all of the rest once the text has `ended`."""
+    def push(self, answer: Generated, text: str, ended: bool) -> list[Piece]:
+        """Return the parts that are certain now; all of the rest once the text has `ended`. How it
+        is to be read the `answer` says, which has been started."""
+        if self._splitter is None:
+            family, start = family_named(answer.family), answer.thinking_start
+            if not self._reasoning.separate:
+                family, start = PLAIN, ThinkingStart.NONE
+            self._splitter = ThinkingSplitter(family.thinking, start)
         parts = self._splitter.push(text)
         if ended:
             parts += self._splitter.finish()
@@ -75,7 +75,7 @@ class ChoiceReader:
         for part in parts:
             if not part.thinks:
                 pieces += [part.text] if self._calls is None else self._calls.push(part.text)
-            elif self._include:
+            elif self._reasoning.include:
                 pieces.append(Thought(part.text))
         if ended and self._calls is not None:
             pieces += self._calls.finish()

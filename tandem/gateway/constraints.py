@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.base_models import Lenient, TokenId
+from tandem.gateway.base_models import LIKE, Body, Lenient, TokenId, refused_unless
 from tandem.gateway.errors import invalid
 
 MAX_CHOICES = 256
@@ -31,16 +31,22 @@ class JsonObjectFormat(Lenient):
     type: Literal["json_object"]
 
 
-class AnyJsonFormat(JsonObjectFormat):
+class AnyJsonFormat(Body):
     """`json_object`, as llama.cpp has it."""
 
+    misspelt = LIKE
+
+    type: Literal["json_object"]
     json_schema: JsonSchema | None = Field(
         default=None, alias="schema", description="JSON schema that the answer must match."
     )
 
 
-class NamedSchema(Lenient):
+class NamedSchema(Body):
     """Answers always match the schema, also where it is not `strict`."""
+
+    misspelt = LIKE
+    other_names = frozenset({"description", "strict"})
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     json_schema: JsonSchema = Field(default=ANY_OBJECT, alias="schema")
@@ -54,7 +60,10 @@ class JsonSchemaFormat(Lenient):
 Format = Annotated[TextFormat | AnyJsonFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
-class StructuredOutputs(Lenient):
+_AsWritten = Annotated[None, refused_unless("send a grammar")]
+
+
+class StructuredOutputs(Body):
     """vLLM's structured outputs. Set exactly one field."""
 
     json_schema: JsonSchema | str | None = Field(default=None, alias="json")
@@ -62,9 +71,14 @@ class StructuredOutputs(Lenient):
     choice: Choices | None = None
     grammar: str | None = Field(default=None, description="Grammar in Lark syntax.")
     json_object: bool | None = None
+    structural_tag: _AsWritten = None
+    whitespace_pattern: _AsWritten = None
+    disable_any_whitespace: _AsWritten = None
+    disable_additional_properties: _AsWritten = None
 
 
-_ONE_OF = StructuredOutputs.model_fields
+_ONE_OF = {"json_schema": "json", **{each: each for each in ("regex", "choice", "grammar")}}
+_ONE_OF["json_object"] = "json_object"
 
 
 class Constraints(BaseModel):
@@ -115,8 +129,8 @@ class Constraints(BaseModel):
             yield from _named(prefix, outputs.json_schema, outputs.regex, outputs.choice)
             if outputs.grammar is not None:
                 yield f"{prefix}grammar", Grammar(GrammarKind.LARK, outputs.grammar)
-            if not outputs.model_fields_set:
-                known = ", ".join(each.alias or name for name, each in _ONE_OF.items())
+            if not outputs.model_fields_set & _ONE_OF.keys():
+                known = ", ".join(_ONE_OF.values())
                 raise invalid("structured_outputs", f"structured_outputs: send one of {known}")
             if outputs.json_object:
                 yield f"{prefix}json_object", schema_grammar(ANY_OBJECT)

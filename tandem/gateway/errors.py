@@ -110,17 +110,6 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, message, param=param, code=code)
 
 
-def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
-    """Return an error for a caller that asks for more than it may have now."""
-    return ApiError(
-        429,
-        why,
-        code="rate_limit_exceeded",
-        kind="rate_limit_error",
-        headers=_retry_after(retry_after_s),
-    )
-
-
 def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
     """Return an error for a key of `holder` that has none of `scopes`, of which one is needed."""
     named = " or ".join(f"'{scope}'" for scope in scopes)
@@ -142,7 +131,9 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
     if isinstance(error, DocumentQuotaExceeded):  # to ask again is of no use
         return ApiError(413, str(error), code="document_quota_exceeded")
     if isinstance(error, HolderRefused):
-        return too_many(str(error), error.retry_after_s)
+        status, kind, word = _BY_STATUS["RESOURCE_EXHAUSTED"]
+        again = _retry_after(error.retry_after_s)
+        return ApiError(status, str(error), kind=kind, code=word, headers=again)
     code, whole = status_of(error)
     details = without_addresses(whole)
     if details != whole:
@@ -180,7 +171,9 @@ def validation_error(details: Sequence[Mapping[str, Any]]) -> ApiError:
         if len(each["loc"]) == deepest:
             words.setdefault(_whole_name(each["loc"]), []).append(_words(each))
     sentences = (_sentence(name, dict.fromkeys(what)) for name, what in words.items())
-    return invalid(field or None, "; or ".join(islice(sentences, _MOST_FORMS)))
+    known = details[0]["type"] == "unsupported_parameter"
+    code = "unsupported_parameter" if known else "invalid_value"
+    return invalid(field or None, "; or ".join(islice(sentences, _MOST_FORMS)), code)
 
 
 def json_response(
@@ -249,13 +242,9 @@ _ANTHROPIC_KINDS: Mapping[int, str] = {
 }
 
 
-def is_anthropic(path: str) -> bool:
-    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
-
-
 def error_body(error: ApiError, path: str) -> ErrorBody | MessageError | OllamaError:
     """Return the body of `error` as the API of `path` writes it."""
-    if is_anthropic(path):
+    if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
         usual = _INVALID if error.status < 500 else "api_error"
         kind = _ANTHROPIC_KINDS.get(error.status, usual)
         message = _renamed(error, _MESSAGE_NAMES)

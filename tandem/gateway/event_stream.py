@@ -68,16 +68,14 @@ class AnswerWriter(Protocol):
     def events(self, delta: ChoiceDelta) -> Iterator[Answer]:
         """Yield what a piece of the answer adds to a stream."""
 
-    def closing(self) -> Iterator[Answer]:
-        """Yield what follows the last piece."""
-
 
 @dataclass(frozen=True, slots=True)
 class BegunAnswer:
-    """An answer that was admitted: `first` is what was heard of it so far."""
+    """An answer under way: `first` is what was heard of it so far; None if nobody waited for
+    that."""
 
     writer: AnswerWriter
-    first: ChoiceDelta
+    first: ChoiceDelta | None
     rest: AsyncGenerator[ChoiceDelta]
 
     async def write_to(
@@ -102,13 +100,11 @@ class BegunAnswer:
 
     async def _events(self, write: Write) -> None:
         event = self.writer.stream_form.event
-        for each in self.writer.events(self.first):
+        for each in self.writer.events(self.first) if self.first is not None else ():
             await write(event(each))
         async for delta in self.rest:
             for each in self.writer.events(delta):
                 await write(event(each))
-        for each in self.writer.closing():
-            await write(event(each))
 
 
 class StreamResponse(Response):

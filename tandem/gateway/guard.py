@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.gateway.connection_body import CLIENT_CLOSED
 from tandem.gateway.document_route import DOCUMENTS_PATH
-from tandem.gateway.errors import ApiError, api_error, error_response, is_anthropic, lacks_scope
+from tandem.gateway.errors import ApiError, api_error, error_response, lacks_scope
 from tandem.gateway.known_names import KnownNames
 from tandem.net.access_keys import KeyRing
 from tandem.net.admission import Admission
@@ -180,11 +180,11 @@ def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
 
 
 def _key(scope: MutableMapping[str, Any]) -> str:
-    """Return the caller's key, or an empty string; clients of Anthropic's API send it in a header
-    of its own."""
+    """Return the caller's key, or an empty string. Clients of Anthropic's API send it in another
+    header, to all addresses that they know."""
     headers = Headers(scope=scope)
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if not scheme and is_anthropic(scope["path"]):
+    if not scheme:
         return headers.get("x-api-key", "").strip()
     return key.strip() if scheme.lower() == "bearer" else ""
 

@@ -1,22 +1,26 @@
 """Streams that survive their callers' connections: an answer goes on without a reader, and can be
 read again from any event on. Invariants: only its owner finds it; it is kept no longer than
-`KEPT_S` without a reader, and no more answers and bytes than the limits say; whoever reads slowly
-holds up nobody."""
+`KEPT_S` without a reader, and no more answers and bytes than the limits say; tenants share the
+places; whoever reads slowly holds up nobody."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive
 
+from tandem.core.errors import ResourceExhausted
 from tandem.gateway.connection_body import cancel_on_disconnect, fail_on_shutdown
-from tandem.gateway.errors import ApiError, error_body, too_many
+from tandem.gateway.errors import ApiError, error_body
 from tandem.gateway.event_stream import EVENTS, BegunAnswer, StreamResponse, Write
 from tandem.net.auth import RECHECK_S, Recheck
-from tandem.net.scopes import Caller, current_caller
+from tandem.net.fair_shares import FairShares
+from tandem.net.quotas import HolderRefused
+from tandem.net.tenant import Tenant, paying_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,10 +28,10 @@ if TYPE_CHECKING:
 KEPT_S = 120.0
 """How long an answer is kept, and goes on, while nobody reads it."""
 MOST_KEPT = 64
-MOST_OF_ONE = 16
-"""Answers kept at once: of all callers, and of one where keys are used."""
+"""Answers kept at once, of all callers."""
 MOST_BYTES = 2**20
 """Kept of one answer: its last events. An answer of 10,000 tokens has as many."""
+PLACES = "places for resumable answers"
 
 
 class KeptAnswer:
@@ -36,7 +40,7 @@ class KeptAnswer:
     def __init__(
         self,
         answer: BegunAnswer,
-        owner: Caller,
+        owner: Tenant,
         ending: asyncio.Event,
         why_not: Callable[[], object],
     ) -> None:
@@ -139,45 +143,47 @@ class KeptAnswers:
         self._kept_s = kept_s
         self._answers: dict[str, KeptAnswer] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}
-        self._beginning: list[str] = []
-        """The owner of each answer that will be kept once it has begun."""
+        self._shares = FairShares({PLACES: MOST_KEPT})
 
     @contextmanager
     def room(self) -> Iterator[None]:
         """Hold the place of one answer more of this caller until it is kept. Answers that were read
-        to their end make room, the oldest first. Raises ApiError 429 if there is none."""
-        owner = current_caller()
-        while (rivals := self._rivals(owner)) is not None:
-            oldest = next((answer for answer in rivals if answer.is_done_with), None)
-            if oldest is None:
-                raise too_many("too many resumable answers are kept; read one, or try again")
-            self._drop(oldest)
-        self._beginning.append(owner.name)
+        to their end make room, the oldest first. Raises ResourceExhausted if there is none."""
+        owner = paying_tenant()
+        self._make_room(owner)
+        self._shares.take(owner, PLACES)
         try:
             yield
         finally:
-            self._beginning.remove(owner.name)
+            self._shares.take(owner, PLACES, -1)
 
-    def _rivals(self, owner: Caller) -> list[KeptAnswer] | None:
-        """Return the answers of which there are as many as may be; None if there is room."""
-        theirs = [answer for answer in self._answers.values() if _is_of(answer, owner)]
-        if owner.holder and len(theirs) + self._beginning.count(owner.name) >= MOST_OF_ONE:
-            return theirs
-        if len(self._answers) + len(self._beginning) >= MOST_KEPT:
-            return list(self._answers.values())
-        return None
+    def _make_room(self, owner: Tenant) -> None:
+        while True:
+            try:
+                return self._shares.check(owner, PLACES, 1, time.monotonic())
+            except ResourceExhausted as refusal:
+                own_only = isinstance(refusal, HolderRefused)
+                read = (
+                    answer
+                    for answer in self._answers.values()
+                    if answer.is_done_with and (answer.owner == owner or not own_only)
+                )
+                if (oldest := next(read, None)) is None:
+                    raise
+            self._drop(oldest)
 
     def keep(self, answer: BegunAnswer, why_not: Callable[[], object]) -> KeptAnswer:
         """Let an answer go on by itself, for this caller, until `why_not` says why it may not."""
-        kept = KeptAnswer(answer, current_caller(), self._ending, why_not)
+        kept = KeptAnswer(answer, paying_tenant(), self._ending, why_not)
         self._answers[answer.writer.id] = kept
+        self._shares.take(kept.owner, PLACES)
         self._leave_later(kept)
         return kept
 
     def find(self, number: str) -> KeptAnswer:
         """Return this caller's answer. Raises ApiError 404."""
         found = self._answers.get(number)
-        if found is None or not _is_of(found, current_caller()):
+        if found is None or found.owner != paying_tenant():
             why = f"no answer with the id '{number[:80]}' is kept here"
             raise ApiError(404, why, param="id", code="not_found")
         return found
@@ -193,7 +199,9 @@ class KeptAnswers:
 
     async def delete(self, number: str) -> None:
         """End this caller's answer and forget it. Raises ApiError 404."""
-        await self._forget(self.find(number))
+        answer = self.find(number)
+        self._drop(answer)
+        await asyncio.gather(answer.task, return_exceptions=True)
 
     @contextmanager
     def reading(self, answer: KeptAnswer) -> Iterator[None]:
@@ -218,14 +226,12 @@ class KeptAnswers:
             self._drop(answer)
 
     def _drop(self, answer: KeptAnswer) -> None:
-        if (timer := self._leaving.pop(answer.writer.id, None)) is not None:
+        number = answer.writer.id
+        if (timer := self._leaving.pop(number, None)) is not None:
             timer.cancel()
-        self._answers.pop(answer.writer.id, None)
+        if self._answers.pop(number, None) is not None:
+            self._shares.take(answer.owner, PLACES, -1)
         answer.task.cancel()
-
-    async def _forget(self, answer: KeptAnswer) -> None:
-        self._drop(answer)
-        await asyncio.gather(answer.task, return_exceptions=True)
 
 
 def place_after(last_event_id: str, number: str) -> int:
@@ -233,7 +239,3 @@ def place_after(last_event_id: str, number: str) -> int:
     `number`: a client may name the event that it read last of another one."""
     of, _, place = last_event_id.rpartition(":")
     return int(place) + 1 if of == number and place.isascii() and place.isdigit() else 0
-
-
-def _is_of(answer: KeptAnswer, caller: Caller) -> bool:
-    return answer.owner.name == caller.name

@@ -9,26 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
-from tandem.gateway.base_models import Lenient
-
-
-def refused_unless(instead: str, *neutral: object) -> BeforeValidator:
-    """Return a validator that takes what says nothing, or is `neutral`, and refuses the rest with
-    words for what to send instead."""
-
-    def check(value: object) -> object:
-        if value is None or value is False or value in ([], {}):  # not 0, which equals False
-            return None
-        if any(type(value) is type(each) and value == each for each in neutral):
-            return None
-        raise ValueError(f"is not supported; {instead}")
-
-    nothing = ({"type": "null"}, {"type": "array", "items": {}, "maxItems": 0})
-    empty = {"type": "object", "maxProperties": 0}
-    taken = {"anyOf": [*nothing, empty, *({"const": each} for each in (False, *neutral))]}
-    return BeforeValidator(check, json_schema_input_type=Annotated[Any, WithJsonSchema(taken)])
+from tandem.gateway.base_models import Lenient, refused_unless
 
 
 def first_text(*values: object) -> str:
@@ -55,6 +38,17 @@ class ImagePart(Lenient):
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
+class RefusalPart(Lenient):
+    """What an earlier answer said, where it would not answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
 class ReasoningPart(Lenient):
     """What an earlier answer thought, in the field that is called like the type, or in `text`."""
 
@@ -69,7 +63,6 @@ class ReasoningPart(Lenient):
 
 
 _INSTEAD_OF_PARTS: Mapping[str, str] = {
-    "refusal": "send its text as a `text` part",
     "tool_use": "send `tool_calls` beside `content`",
     "tool_result": "send a message with the role `tool` and the `tool_call_id`",
     "image": "send an `image_url` part with a data URL",
@@ -93,9 +86,9 @@ def _known_parts(content: object) -> object:
     return content
 
 
-Part = Annotated[TextPart | ImagePart | ReasoningPart, Field(discriminator="type")]
+Part = Annotated[TextPart | ImagePart | RefusalPart | ReasoningPart, Field(discriminator="type")]
 Content = Annotated[
-    str | Annotated[list[Part], Field(fail_fast=True)] | None, BeforeValidator(_known_parts)
+    str | Annotated[list[Part], Field(fail_fast=True)], BeforeValidator(_known_parts)
 ]
 
 
@@ -138,7 +131,7 @@ Role = Annotated[
 
 class Message(Lenient):
     role: Role
-    content: Content = Field(
+    content: Content | None = Field(
         default=None,
         validate_default=False,
         description="Text of the message. Required unless `role` is `assistant`.",

@@ -7,19 +7,24 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, create_model
 
-from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, MinusOne, Zero, absent
+from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, absent, refused_unless
 from tandem.gateway.catalog import ModelCard, ServedEmbedding
 from tandem.gateway.choice_reader import ChoiceReader, Parts, ReasoningOptions
 from tandem.gateway.constraints import JsonSchema, Penalty
 from tandem.gateway.errors import OLLAMA_PREFIX, invalid, validation_error, written
 from tandem.gateway.event_stream import StreamForm
-from tandem.gateway.messages import refused_unless
 from tandem.gateway.parallel_choices import ChoiceDelta
-from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest, Stops, chat_from
+from tandem.gateway.schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    Stops,
+    chat_from,
+    neutral_fields,
+)
 from tandem.gateway.tool_grammar import Tools
 from tandem.generation.figures import figures_of
 from tandem.text.families import CallFormat
@@ -32,8 +37,23 @@ _SAME_NAME = (
 """Options that OpenAI's or vLLM's API knows by the same name."""
 
 
-class OllamaOptions(Body):
-    """Options of the sampling. What is not set has this server's default, not Ollama's."""
+if TYPE_CHECKING:
+    OtherOptions = Body
+else:
+    OtherOptions = create_model(
+        "OtherOptions",
+        __base__=Body,
+        **neutral_fields(
+            *("num_keep", "repeat_last_n", "penalize_newline", "mirostat", "tfs_z", "samplers"),
+            *("xtc_probability", "dry_multiplier", "dynatemp_range", "top_n_sigma"),
+            "adaptive_target",
+        ),
+    )
+
+
+class OllamaOptions(OtherOptions):
+    """Options of the sampling. What is not set has this server's default, not Ollama's. Those that
+    this server does not have are refused, unless their value is neutral."""
 
     num_predict: Annotated[int, Field(ge=-2, le=UINT32)] | None = Field(
         default=None, description="Maximum tokens of the answer. -1 or -2: the server's limit."
@@ -52,11 +72,6 @@ class OllamaOptions(Body):
     )
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repeat_last_n: MinusOne | None = Field(
-        default=None, description="Penalties always count the whole prompt and answer."
-    )
-    mirostat: Zero | None = None
-    tfs_z: Annotated[None, refused_unless("send top_p or min_p", 1, 1.0)] = None
 
 
 class OllamaFunction(Lenient):
@@ -99,6 +114,13 @@ class _OllamaBody(Body):
         description="Whether, or how much, the model thinks before it answers. Default: its chat"
         " template decides.",
     )
+    truncate: bool | None = Field(
+        default=None,
+        description="Drop the oldest turns if the prompt is longer than the context.",
+    )
+    shift: Annotated[None, refused_unless("an answer ends where the context does")] = None
+    logprobs: Annotated[None, refused_unless("ask /v1/chat/completions")] = None
+    top_logprobs: Annotated[None, refused_unless("ask /v1/chat/completions", 0)] = None
 
     @property
     def streamed(self) -> bool:
@@ -271,6 +293,7 @@ def _common_fields(asked: _OllamaBody, model: str) -> dict[str, Any]:
         "seed": None if seed == -1 else seed,
         "repetition_penalty": options.repeat_penalty,
         "response_format": _response_format(asked.format),
+        "truncate": "oldest" if asked.truncate else None,
     }
 
 
@@ -351,9 +374,7 @@ class OllamaWriter:
         self.id = uuid.uuid4().hex
         self._model = model
         self._chat = chat
-        self._reasoning = ReasoningOptions(separate=reads)
-        self._calls = calls
-        self._reader: ChoiceReader | None = None
+        self._reader = ChoiceReader(ReasoningOptions(separate=reads), calls)
         self._called = Parts()
 
     @property
@@ -378,15 +399,9 @@ class OllamaWriter:
         if delta.ended:
             yield self._line(Parts(), **_figures(delta))
 
-    def closing(self) -> Iterator[OllamaAnswer]:
-        """Yield nothing: no line follows the last one."""
-        return iter(())
-
     def _parts(self, text: str, delta: ChoiceDelta) -> Parts:
         """Return what a piece adds; calls are added at the end."""
-        if self._reader is None:
-            self._reader = ChoiceReader(delta.answer, self._reasoning, self._calls)
-        for piece in self._reader.push(text, delta.ended):
+        for piece in self._reader.push(delta.answer, text, delta.ended):
             self._called.add(piece)
         parts = self._called
         self._called = Parts() if delta.ended else Parts(calls=parts.calls)

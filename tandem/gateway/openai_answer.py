@@ -282,9 +282,12 @@ class OpenAIWriter:
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
     _ended: dict[int, Summary] = field(default_factory=dict)
     _rounds_told: Counter[int] = field(default_factory=Counter)
-    _readers: dict[int, ChoiceReader] = field(default_factory=dict)
+    _readers: list[ChoiceReader] = field(default_factory=list)
     _begun: set[int] = field(default_factory=set)
     _created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self._readers += [ChoiceReader(self.reasoning, self.calls) for _ in self.requests]
 
     @property
     def id(self) -> str:
@@ -318,7 +321,7 @@ class OpenAIWriter:
         if not self.chat:
             text = self._echo(last.index, answer) + text
             return CompletionChoice(**choice, text=text, finish_reason=self._finish_reason(last))
-        parts = Parts.of(self._reader(last).push(text, ended=True))
+        parts = Parts.of(self._readers[last.index].push(answer, text, ended=True))
         calls = [
             ToolCall(
                 id=self._call_id(last.index, place),
@@ -357,7 +360,7 @@ class OpenAIWriter:
             "logprobs": self._logprobs(delta.answer, begin, end, with_prompt) if told else None,
         }
         if self.chat:
-            pieces = self._reader(delta).push(text, delta.ended)
+            pieces = self._readers[delta.index].push(delta.answer, text, delta.ended)
             choice["delta"] = self._delta(delta.index, pieces, first)
         else:
             choice["text"] = text
@@ -375,12 +378,11 @@ class OpenAIWriter:
         usage = None
         if self.continuous_usage:
             usage = _usage(delta.answer.prompt_tokens, end)
-        is_last = len(self._ended) == len(self.requests) and not self.include_usage
-        yield self._chunk([choice], usage, self._metrics() if is_last else None)
-
-    def closing(self) -> Iterator[ChatCompletionChunk | TextCompletionChunk]:
-        """Yield the usage, if the stream reports it."""
-        if self.include_usage:
+        is_last = len(self._ended) == len(self.requests)
+        yield self._chunk(
+            [choice], usage, self._metrics() if is_last and not self.include_usage else None
+        )
+        if is_last and self.include_usage:
             yield self._chunk([], self._usage(), self._metrics())
 
     def _chunk(
@@ -415,12 +417,6 @@ class OpenAIWriter:
     def _call_id(self, index: int, place: int) -> str:
         return f"call_{self.number[:16]}_{index}_{place}"
 
-    def _reader(self, delta: ChoiceDelta) -> ChoiceReader:
-        if delta.index not in self._readers:
-            reader = ChoiceReader(delta.answer, self.reasoning, self.calls)
-            self._readers[delta.index] = reader
-        return self._readers[delta.index]
-
     def _end(self, last: ChoiceDelta) -> None:
         assert last.answer.summary is not None
         self._ended[last.index] = last.answer.summary
@@ -430,8 +426,7 @@ class OpenAIWriter:
             return "length"
         if self.tool_named:  # the reason says what the model chose; OpenAI has it so, too
             return "stop"
-        reader = self._readers.get(ended.index)
-        return "tool_calls" if reader is not None and reader.has_calls else "stop"
+        return "tool_calls" if self._readers[ended.index].has_calls else "stop"
 
     def _echo(self, index: int, answer: Generated) -> str:
         """Return the beginning of choice `index`: its prompt, if `echo` was requested."""

@@ -5,7 +5,7 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
@@ -13,10 +13,9 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
 from tandem.core.processors import Grammar
 from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
-from tandem.core.tokens import check_token_ids
 from tandem.gateway.base_models import UINT32
 from tandem.gateway.errors import invalid, unsupported
-from tandem.gateway.messages import ImagePart, Message, TextPart
+from tandem.gateway.messages import ImagePart, Message, RefusalPart, TextPart
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     CommonParameters,
@@ -30,7 +29,6 @@ from tandem.generation.request import (
     GenerationRequest,
 )
 from tandem.generation.request_fields import given_fields
-from tandem.specdec.overrides import Override, parse_overrides
 from tandem.text.families import PLAIN, ModelFamily
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
@@ -75,10 +73,7 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[b
 def completion_requests(body: CompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
     """Return the requests for the choices of each prompt in turn. Raises as `chat_requests`."""
     body.check()
-    prompt = body.prompt
-    several = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1])
-    _check_choices(body, len(prompt) if several else 1, limits)
-    return _requests(body, _prompts(prompt), limits, grammar=body.named_grammar())
+    return _requests(body, body.prompt, limits, grammar=body.named_grammar())
 
 
 def _requests(
@@ -90,7 +85,8 @@ def _requests(
     images: tuple[bytes, ...] = (),
 ) -> list[GenerationRequest]:
     n = body.n or 1
-    _check_choices(body, len(prompts), limits)
+    if (choices := n * len(prompts)) > limits.max_choices:
+        raise invalid("n", f"n: {choices} choices in total, the maximum is {limits.max_choices}")
     most = limits.max_tokens or UINT32
     if (body.max_output_tokens or 0) > most:
         named = body.limit_name
@@ -107,7 +103,7 @@ def _requests(
     common = GenerationRequest(prompts[0]).with_fields(
         **given,
         preset=_preset_of(body),
-        overrides=(*_overrides(options), *parse_overrides(options.overrides)),
+        overrides=_overrides(options),
         stop=body.stops,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias=body.biases,
@@ -132,13 +128,6 @@ def _requests(
     ]
     common.validate()  # what needs no model is refused before anything is reserved
     return requests
-
-
-def _check_choices(body: CommonParameters, prompts: int, limits: RequestLimits) -> None:
-    """Raise ApiError for too many choices, before anything is done for each of them."""
-    choices = (body.n or 1) * prompts
-    if choices > limits.max_choices:
-        raise invalid("n", f"n: {choices} choices in total, the maximum is {limits.max_choices}")
 
 
 def choice_seed(seed: int, index: int) -> int:
@@ -179,27 +168,10 @@ def _preset(options: TandemOptions) -> str:
     return name
 
 
-def _overrides(options: TandemOptions) -> Iterator[Override]:
-    """Yield the overrides for the options that stand for single fields of the preset."""
-    if options.draft_length is not None:
-        yield Override("draft_length", options.draft_length)
-
-
-def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
-    """Return one or several prompts, each text or token ids."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise invalid("prompt", "prompt: is empty")
-    if all(isinstance(item, int) for item in prompt):
-        return [_ids(prompt)]
-    return [item if isinstance(item, str) else _ids(item) for item in prompt]
-
-
-def _ids(items: object) -> tuple[int, ...]:
-    assert isinstance(items, list)
-    check_token_ids(items, UINT32 + 1, "prompt")
-    return tuple(items)
+def _overrides(options: TandemOptions) -> tuple[str, ...]:
+    """Return the overrides, and those that other options stand for."""
+    length = options.draft_length
+    return (*([] if length is None else [f"draft_length={length}"]), *options.overrides)
 
 
 def _turn(index: int, message: Message) -> Turn:
@@ -239,7 +211,7 @@ def _text(index: int, message: Message) -> str:
         raise invalid(
             param, "content: images are only allowed in the last message with the role user"
         )
-    return "".join(part.text for part in content if isinstance(part, TextPart))
+    return "".join(part.text for part in content if isinstance(part, TextPart | RefusalPart))
 
 
 def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:

@@ -7,14 +7,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import Absent, Answer, Body, Lenient
+from tandem.gateway.base_models import Absent, Answer, Body, Lenient, kind_of, refused_unless
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import RESPONSES_PATH, ApiError, unsupported
 from tandem.gateway.event_stream import StreamForm
-from tandem.gateway.messages import refused_unless
+from tandem.gateway.messages import Content
 from tandem.gateway.openai_answer import ChoiceExtension, extension_of
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
@@ -23,6 +23,7 @@ from tandem.gateway.schema import (
     ReasoningEffort,
     Seed,
     TandemOptions,
+    Verbosity,
     chat_from,
     check_only_of_chats,
 )
@@ -30,32 +31,13 @@ from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.generation.request import GenerationRequest
 from tandem.text.families import CallFormat
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
-
-
-class InputText(Lenient):
-    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
-    text: str
-
-
-class InputRefusal(Lenient):
-    type: Literal["refusal"]
-    refusal: str
-
-
-class InputImage(Lenient):
-    type: Literal["input_image"]
-    image_url: str
-
-
-InputPart = Annotated[InputText | InputRefusal | InputImage, Field(discriminator="type")]
-InputContent = str | Annotated[list[InputPart], Field(fail_fast=True)]
+Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputMessage(Lenient):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: InputContent
+    content: Content
 
 
 class InputCall(Lenient):
@@ -68,19 +50,19 @@ class InputCall(Lenient):
 class InputCallOutput(Lenient):
     type: Literal["function_call_output"]
     call_id: str
-    output: InputContent
+    output: Content
+
+
+class InputThought(Lenient):
+    type: Literal["reasoning_text", "summary_text", "output_text", "text"]
+    text: str
 
 
 class InputReasoning(Lenient):
     """What was thought before the answer that follows, for chat templates that keep it."""
 
     type: Literal["reasoning"]
-    content: Annotated[list[InputText], Field(fail_fast=True)] | None = None
-
-
-def _kind(item: Any) -> str:
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-    return str(kind or "message")
+    content: Annotated[list[InputThought], Field(fail_fast=True)] | None = None
 
 
 InputItem = Annotated[
@@ -88,7 +70,7 @@ InputItem = Annotated[
     | Annotated[InputCall, Tag("function_call")]
     | Annotated[InputCallOutput, Tag("function_call_output")]
     | Annotated[InputReasoning, Tag("reasoning")],
-    Discriminator(_kind),
+    Discriminator(lambda item: str(kind_of(item) or "message")),
 ]
 
 
@@ -104,6 +86,10 @@ class TextSettings(Lenient):
     format: Annotated[
         TextFormat | JsonObjectFormat | ResponseSchemaFormat | None, Field(discriminator="type")
     ] = None
+    verbosity: Verbosity | None = Field(
+        default=None,
+        description="How long the answer is: the variable `verbosity` of the chat template.",
+    )
 
 
 class ResponseFunction(Lenient):
@@ -119,12 +105,12 @@ class ResponseFunction(Lenient):
 class HostedTool(Lenient):
     """A tool of another kind, which this server cannot offer to the model."""
 
-    type: str
+    type: Annotated[str, Field(json_schema_extra={"not": {"const": "function"}})]
 
 
 ResponseTool = Annotated[
     Annotated[ResponseFunction, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
-    Discriminator(lambda tool: "function" if _kind(tool) == "function" else "hosted"),
+    Discriminator(lambda tool: "function" if kind_of(tool) == "function" else "hosted"),
 ]
 
 
@@ -142,6 +128,13 @@ class ReasoningSettings(Lenient):
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         default=None, description="The thinking is returned as it is, never as a summary."
     )
+    mode: Annotated[None, refused_unless("send effort", "standard")] = None
+
+
+def _without_logprobs(include: list[str]) -> list[str]:
+    if "message.output_text.logprobs" in include:
+        raise ValueError("'message.output_text.logprobs' is not supported; ask for a chat")
+    return include
 
 
 class ResponsesRequest(Body):
@@ -184,13 +177,18 @@ class ResponsesRequest(Body):
     )
     background: bool | None = Field(
         default=None,
-        description="Go on without the caller: GET /v1/responses/{id} returns the response, or its"
-        " events, for two minutes after somebody last read them.",
+        description="Return at once and go on without the caller: GET /v1/responses/{id} returns"
+        " the response, or its events, for two minutes after somebody last read them. Cannot be"
+        " combined with `store` set to false.",
     )
     metadata: dict[str, str] | None = Field(default=None, description="Returned unchanged.")
     safety_identifier: str | None = Field(default=None, description="Returned unchanged.")
     prompt_cache_key: str | None = Field(default=None, description="Returned unchanged.")
+    include: Annotated[list[str], AfterValidator(_without_logprobs)] | None = Field(
+        default=None, description="Ignored but for log-probabilities, which only chats have."
+    )
     top_logprobs: Annotated[None, refused_unless("ask /v1/chat/completions", 0)] = None
+    moderation: Annotated[None, refused_unless("this server does not judge texts")] = None
     previous_response_id: Annotated[
         None, refused_unless("responses are not stored; send the whole input")
     ] = None
@@ -280,7 +278,7 @@ class ResponseObject(Answer):
     created_at: int
     completed_at: int | None = None
     model: str
-    status: Status
+    status: Status | Literal["queued", "failed"]
     background: bool
     error: ResponseFailure | None = None
     incomplete_details: IncompleteReason | None = None
@@ -327,9 +325,9 @@ class ResponseEvent(Answer):
     arguments: str | None = Absent
 
 
-class ResponseDeleted(Answer):
+class Deleted(Answer):
     id: str
-    object: Literal["response"] = "response"
+    object: Literal["response", "stream"]
     deleted: Literal[True] = True
 
 
@@ -363,6 +361,7 @@ def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
         tool_choice=named,
         response_format=_format(asked),
         reasoning_effort=None if asked.reasoning is None else asked.reasoning.effort,
+        verbosity=None if asked.text is None else asked.text.verbosity,
         tandem=asked.tandem,
     )
 
@@ -400,35 +399,15 @@ def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
         thoughts = ""
         match item:
             case InputReasoning():
-                thoughts = _text(item.content or [])
+                thoughts = "".join(part.text for part in item.content or ())
             case InputMessage():
-                yield {"role": item.role, "content": _content(item.content), **thought}
+                yield {"role": item.role, "content": item.content, **thought}
             case InputCall():
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 yield {"role": "assistant", "tool_calls": [call], **thought}
             case InputCallOutput():
-                output = _content(item.output)
-                yield {"role": "tool", "tool_call_id": item.call_id, "content": output}
-
-
-def _content(content: str | list[Any]) -> str | list[dict[str, Any]]:
-    if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
-        return _text(content)
-    return [
-        {"type": "image_url", "image_url": {"url": part.image_url}}
-        if isinstance(part, InputImage)
-        else {"type": "text", "text": _text([part])}
-        for part in content
-    ]
-
-
-def _text(content: str | list[Any]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(
-        part.refusal if isinstance(part, InputRefusal) else part.text for part in content
-    )
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
 
 
 class ResponseWriter:
@@ -446,8 +425,7 @@ class ResponseWriter:
         self._asked = asked
         self._params = request.params
         self._created = int(time.time())
-        self._calls = calls
-        self._reader: ChoiceReader | None = None
+        self._reader = ChoiceReader(ReasoningOptions(), calls)
         self._items: list[OutputItem] = []
         self._is_open = False
         self._told = 0
@@ -470,23 +448,25 @@ class ResponseWriter:
             response = self.response()
             yield self._event(f"response.{response.status}", response=response)
 
-    def closing(self) -> Iterator[ResponseEvent]:
-        """Yield nothing: no event follows the last one."""
-        return iter(())
-
     def response(self, failure: ApiError | None = None) -> ResponseObject:
         """Return the response as it is now; `failure`: what ended it early."""
         asked = self._asked
         dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
         ended = self._last
-        status: Status = "in_progress" if ended is None else self._end_status(ended)
+        status: Status | Literal["queued", "failed"]
+        if failure is not None:
+            status = "failed"
+        elif ended is not None:
+            status = self._end_status(ended)
+        else:
+            status = "queued" if asked.background and not self._told else "in_progress"
         reasoning = dumped.get("reasoning", {})
         return ResponseObject(
             id=self.id,
             created_at=self._created,
             completed_at=int(time.time()) if status == "completed" else None,
             model=asked.model,
-            status=status if failure is None else "failed",
+            status=status,
             background=asked.background is True,
             error=None
             if failure is None
@@ -522,9 +502,7 @@ class ResponseWriter:
         )
 
     def _pieces(self, text: str, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
-        if self._reader is None:
-            self._reader = ChoiceReader(delta.answer, ReasoningOptions(), self._calls)
-        for piece in self._reader.push(text, delta.ended):
+        for piece in self._reader.push(delta.answer, text, delta.ended):
             match piece:
                 case Thought():
                     yield from self._begin(OutputReasoning)

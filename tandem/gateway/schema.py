@@ -4,13 +4,22 @@ all others are ignored."""
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, ValidationError, create_model
 
 from tandem.core.default_sampling import NAMES
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.base_models import UINT32, Body, Lenient, MinusOne, TokenId, Zero
+from tandem.gateway.base_models import (
+    UINT32,
+    Body,
+    Lenient,
+    MinusOne,
+    TokenId,
+    Zero,
+    is_same,
+    one_of,
+)
 from tandem.gateway.choice_reader import ReasoningOptions
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unsupported, validation_error
@@ -34,70 +43,79 @@ MaxTokens = Count | MinusOne
 """-1 is llama.cpp's word for no limit; null says the same here."""
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
 
 _USE_N = "this server does not rank answers; send n and choose among them"
 _NO_BEAMS = "this server does not search beams; send temperature 0"
-_NO_METHOD = "this method of sampling is not available; send temperature, top_k, top_p or min_p"
+_NO_METHOD = "send temperature, top_k, top_p or min_p"
 _NO_ADAPTERS = "the target model answers with its own weights"
 _NO_CODE = "no code of callers is run; send logit_bias or a grammar"
+_ONLY_CHATS = "only chats have it; ask /v1/chat/completions"
 _OWN_TEMPLATE = "the model's own chat template is used; send chat_template_kwargs"
 
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "functions": ((None, []), "send tools"),
-    "function_call": ((None, "none", "auto"), "send tool_choice"),
-    "modalities": ((None, ["text"]), 'the models answer with text; send ["text"]'),
-    "audio": ((None,), "the models answer with text"),
-    "reasoning_effort": ((None,), "only chats have it; send it to /v1/chat/completions"),
-    "chat_template_kwargs": (
-        (None,),
-        "only chats have a template; send it to /v1/chat/completions",
-    ),
-    "web_search_options": ((None,), "this server does not search the web"),
-    "best_of": ((None, 1), _USE_N),
-    "use_beam_search": ((None, False), _NO_BEAMS),
-    "length_penalty": ((None, 1.0), _NO_BEAMS),
-    "early_stopping": ((None, False), _NO_BEAMS),
+    "functions": (([],), "send tools"),
+    "function_call": (("none", "auto"), "send tool_choice"),
+    "modalities": ((["text"],), 'the models answer with text; send ["text"]'),
+    "audio": ((), "the models answer with text"),
+    "reasoning_effort": ((), _ONLY_CHATS),
+    "verbosity": ((), _ONLY_CHATS),
+    "chat_template_kwargs": (({},), _ONLY_CHATS),
+    "echo": ((False,), "only completions have it; ask /v1/completions"),
+    "suffix": (("",), "only completions have it; ask /v1/completions"),
+    "moderation": ((), "this server does not judge texts"),
+    "web_search_options": ((), "this server does not search the web"),
+    "best_of": ((1,), _USE_N),
+    "use_beam_search": ((False,), _NO_BEAMS),
+    "length_penalty": ((1.0,), _NO_BEAMS),
+    "early_stopping": ((False,), _NO_BEAMS),
     "spaces_between_special_tokens": (
-        (None, True),
+        (True,),
         "tokens are joined as the model's tokenizer joins them",
     ),
-    "return_token_ids": ((None, False), "send tandem.provenance"),
-    "return_tokens_as_token_ids": ((None, False), "send tandem.provenance"),
-    "bad_words": ((None, []), "send banned_token_ids or logit_bias"),
-    "json_schema": ((None,), "send response_format"),
-    "grammar": ((None, ""), "send guided_grammar, in Lark syntax"),
-    "ebnf": ((None,), "send guided_grammar, in Lark syntax"),
-    "regex": ((None,), "send guided_regex"),
-    "truncate_prompt_tokens": ((None,), "send truncate"),
-    "chat_template": ((None,), _OWN_TEMPLATE),
-    "documents": ((None, []), "send each as a message with the role document, or tandem.rag"),
-    "mm_processor_kwargs": ((None,), "images are prepared as the model's own settings say"),
-    "logits_processors": ((None, []), "send logit_bias or a grammar"),
-    "repeat_last_n": ((None, -1), "penalties count the whole text; send -1"),
-    "mirostat": ((None, 0), _NO_METHOD),
-    "tfs_z": ((None, 1.0), _NO_METHOD),
-    "xtc_probability": ((None, 0.0), _NO_METHOD),
-    "dry_multiplier": ((None, 0.0), _NO_METHOD),
-    "dynatemp_range": ((None, 0.0), _NO_METHOD),
-    "top_n_sigma": ((None, -1.0, 0.0), _NO_METHOD),
-    "adaptive_target": ((None, -1.0), _NO_METHOD),
-    "samplers": ((None, "", []), _NO_METHOD),
-    "no_repeat_ngram_size": ((None, 0), "send repetition_penalty"),
-    "num_beams": ((None, 1), _NO_BEAMS),
-    "stop_regex": ((None, "", []), "send stop"),
-    "no_stop_trim": ((None, False), "send include_stop_str_in_output"),
-    "structural_tag": ((None, ""), "send structured_outputs"),
-    "reasoning_budget": ((None, -1), "send thinking_token_budget"),
-    "thinking_budget_tokens": ((None, -1), "send thinking_token_budget"),
-    "prompt_logprobs": ((None,), "send echo and logprobs to /v1/completions"),
-    "lora": ((None, []), _NO_ADAPTERS),
-    "lora_path": ((None, "", []), _NO_ADAPTERS),
-    "custom_logit_processor": ((None, ""), _NO_CODE),
-    "custom_params": ((None, {}), _NO_CODE),
-    "vllm_xargs": ((None, {}), _NO_CODE),
+    "return_token_ids": ((False,), "send tandem.provenance"),
+    "return_tokens_as_token_ids": ((False,), "send tandem.provenance"),
+    "bad_words": (([],), "send banned_token_ids or logit_bias"),
+    "json_schema": ((), "send response_format"),
+    "grammar": (("",), "send guided_grammar, in Lark syntax"),
+    "ebnf": ((), "send guided_grammar, in Lark syntax"),
+    "regex": ((), "send guided_regex"),
+    "truncate_prompt_tokens": ((), "send truncate"),
+    "prompt_embeds": ((), "send prompt"),
+    "chat_template": ((), _OWN_TEMPLATE),
+    "documents": (([],), "send each as a message with the role document, or tandem.rag"),
+    "mm_processor_kwargs": ((), "images are prepared as the model's own settings say"),
+    "logits_processors": (([],), "send logit_bias or a grammar"),
+    "repeat_last_n": ((-1,), "penalties count the whole text; send -1"),
+    "penalize_newline": ((True,), "penalties count every token; send true"),
+    "num_keep": ((-1, 0, 4), "nothing is taken out of a prompt; send truncate"),
+    "t_max_predict_ms": ((-1, 0), "send max_tokens"),
+    "n_probs": ((0,), "send logprobs"),
+    "mirostat": ((0,), _NO_METHOD),
+    "tfs_z": ((1.0,), _NO_METHOD),
+    "xtc_probability": ((0.0,), _NO_METHOD),
+    "dry_multiplier": ((0.0,), _NO_METHOD),
+    "dynatemp_range": ((0.0,), _NO_METHOD),
+    "top_n_sigma": ((-1.0, 0.0), _NO_METHOD),
+    "adaptive_target": ((-1.0,), _NO_METHOD),
+    "samplers": (("", []), _NO_METHOD),
+    "no_repeat_ngram_size": ((0,), "send repetition_penalty"),
+    "num_beams": ((1,), _NO_BEAMS),
+    "stop_regex": (("", []), "send stop"),
+    "no_stop_trim": ((False,), "send include_stop_str_in_output"),
+    "structural_tag": (("",), "send structured_outputs"),
+    "guided_whitespace_pattern": ((), "send guided_grammar"),
+    "reasoning_budget": ((-1,), "send thinking_token_budget"),
+    "thinking_budget_tokens": ((-1,), "send thinking_token_budget"),
+    "prompt_logprobs": ((), "send echo and logprobs to /v1/completions"),
+    "lora": (([],), _NO_ADAPTERS),
+    "lora_path": (("", []), _NO_ADAPTERS),
+    "custom_logit_processor": (("",), _NO_CODE),
+    "custom_params": (({},), _NO_CODE),
+    "vllm_xargs": (({},), _NO_CODE),
 }
-"""Parameters of other servers accepted only with these neutral values; any other value is refused
-with words for what to send instead."""
+"""Parameters of other servers accepted only as null or with these neutral values; any other value
+is refused with words for what to send instead."""
 
 _INSTEAD: Mapping[str, str] = {
     "prompt": "send messages, or ask /v1/completions",
@@ -134,6 +152,15 @@ def _body_field(row: RequestField) -> tuple[Any, Any]:
     return row.hint | None, Field(default=None, description=words)
 
 
+def neutral_fields(*names: str) -> dict[str, Any]:
+    """Return parameters of other servers as fields of a model; without names all that are known."""
+    rows = {name: _NEUTRAL[name] for name in names} if names else _NEUTRAL
+    return {
+        name: (Annotated[None, one_of(instead, *neutral)], Field(default=None, description=instead))
+        for name, (neutral, instead) in rows.items()
+    }
+
+
 def _tandem_field(row: RequestField) -> tuple[Any, Any]:
     return row.hint, Field(default=row.default, description=row.words)
 
@@ -146,6 +173,7 @@ else:  # with the rows of the table of request fields, which `given_fields` read
         "BodyParameters",
         __base__=Body,
         **{row.name: _body_field(row) for row in fields_of(BodyFields)},
+        **neutral_fields(),
     )
     TandemParameters = create_model(
         "TandemParameters",
@@ -191,10 +219,10 @@ class TandemOptions(TandemParameters):
     )
     resumable: bool = Field(
         default=False,
-        description="With `stream`: go on when the connection is lost. GET"
+        description="Go on when the connection is lost. Requires `stream`. GET"
         " /v1/tandem/streams/{id}, where the id is that of the answer, takes the stream up again,"
         " with the header `Last-Event-ID` after that event, for two minutes after somebody last"
-        " read it.",
+        " read it; DELETE ends it.",
     )
     rounds: bool = Field(
         default=False,
@@ -226,65 +254,36 @@ class PredictedContent(Lenient):
         return "".join(part.text for part in self.content)
 
 
-def read_prompt(prompt: object) -> object:
-    """Check the form of a prompt: one or several texts or lists of token ids. pydantic would try
-    every member of the union on every value and record each failure."""
-    kinds = _kinds(prompt)
-    if isinstance(prompt, str) or kinds in ({str}, {int}):
-        return prompt
-    if kinds == {list} and all(_kinds(each) <= {int} for each in cast("list[object]", prompt)):
-        return prompt
-    raise ValueError("must be a text, a list of token ids, or a list of either")
+def _listed(given: object) -> list[Any]:
+    """Return one or several texts, or lists of token ids, as a list. pydantic would try every
+    member of the union on every value and record each failure."""
+    several = given if _kinds(given) in ({str}, {list}) else [given]
+    assert isinstance(several, list)
+    if _kinds(several) != {str} and not all(_kinds(each) == {int} for each in several):
+        raise ValueError("must be a text, a list of token ids, or a list of either")
+    if not all(
+        0 <= token <= UINT32 for each in several if isinstance(each, list) for token in each
+    ):
+        raise ValueError(f"token ids must be between 0 and {UINT32}")
+    return [each if isinstance(each, str) else tuple(each) for each in several]
 
 
 def _kinds(values: object) -> set[type]:
     return set(map(type, values)) if isinstance(values, list) else set()
 
 
-_PromptForms = str | list[str] | list[int] | list[list[int]]
-PromptBody = Annotated[
-    _PromptForms, PlainValidator(read_prompt, json_schema_input_type=_PromptForms)
+Texts = Annotated[
+    list[str] | list[tuple[int, ...]],
+    PlainValidator(_listed, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
 ]
-
-
-def _with_neutral(schema: dict[str, Any]) -> None:
-    """Add the neutral parameters to the schema."""
-    neutral = {
-        name: _one_of(values) | {"description": why} for name, (values, why) in _NEUTRAL.items()
-    }
-    schema["properties"] = neutral | schema["properties"]
-
-
-def _same(value: object, other: object) -> bool:
-    """Return whether two values are the same in JSON, where 1 equals 1.0, but not true."""
-    return isinstance(value, bool) == isinstance(other, bool) and value == other
-
-
-def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a schema that allows `values`. Generators of clients support enums of texts, whole
-    numbers and null only, so lists, truth values and fractions are forms of their own."""
-    lists = [
-        {
-            "type": "array",
-            "items": {"enum": each or [""]},
-            "minItems": len(each),
-            "maxItems": len(each),
-        }
-        for each in values
-        if isinstance(each, list)
-    ]
-    constants = [{"const": value} for value in values if isinstance(value, bool | float)]
-    named = [value for value in values if not isinstance(value, bool | float | list)]
-    enums: list[dict[str, Any]] = [{"enum": named}] if named else []
-    forms = [*enums, *constants, *lists]
-    return {"anyOf": forms} if len(forms) > 1 else forms[0]
+"""A text, a list of token ids, or a list of either; read as a list."""
 
 
 class CommonParameters(Constraints, BodyParameters):
     """Parameters shared by chat and text completions."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=_with_neutral)
-    other_names: ClassVar[frozenset[str]] = frozenset({*_NEUTRAL, *_INSTEAD})
+    model_config = ConfigDict(extra="allow")
+    other_names: ClassVar[frozenset[str]] = frozenset(_INSTEAD)
 
     model: str
     max_tokens: MaxTokens | None = Field(
@@ -355,9 +354,6 @@ class CommonParameters(Constraints, BodyParameters):
                 value = {key: each for key, each in value.items() if key != "summary"}
             if name in _INSTEAD and value not in (None, [], {}):
                 raise unsupported(name, _INSTEAD[name])
-            neutral, why = _NEUTRAL.get(name, ((value,), ""))
-            if not any(_same(value, each) for each in neutral):
-                raise unsupported(name, why)
         for name, here in _OTHER_NAMES.items():
             given = getattr(self, name)
             if given is not None and dict(self)[here] not in (None, given):
@@ -427,6 +423,11 @@ class ChatCompletionRequest(CommonParameters):
         default=None,
         description="How long the model reasons: the variable `reasoning_effort` of its chat"
         " template. A template that does not know it ignores it.",
+    )
+    verbosity: Verbosity | None = Field(
+        default=None,
+        description="How long the answer is: the variable `verbosity` of the chat template. A"
+        " template that does not know it ignores it.",
     )
     add_generation_prompt: bool | None = Field(
         default=None,
@@ -526,8 +527,9 @@ class ChatCompletionRequest(CommonParameters):
     def template_variables(self) -> dict[str, Any]:
         """All that the caller says about how its messages become a prompt."""
         variables = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", self.reasoning_effort)
+        for name in ("reasoning_effort", "verbosity"):
+            if (value := getattr(self, name)) is not None:
+                variables.setdefault(name, value)
         if self.continue_final_message:
             variables |= {"continue_final_message": True, "add_generation_prompt": False}
         elif self.add_generation_prompt is False:
@@ -583,7 +585,7 @@ def _limit(*limits: int | None) -> int | None:
 class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
-    prompt: PromptBody
+    prompt: Texts
     max_tokens: MaxTokens | Zero | None = Field(
         default=None,
         description="Maximum tokens of the answer. Default, or -1: as many as the context and the"
@@ -651,21 +653,29 @@ _CHANGE_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "max_tokens": (-1,),
     "max_completion_tokens": (-1,),
     "n_predict": (-1,),
+    "thinking_token_budget": (-1,),
+    "thinking_budget": (-1,),
     "tool_choice": ("auto",),
     "truncate": ("none",),
     "skip_special_tokens": (True,),
+    "include_reasoning": (True,),
+    "separate_reasoning": (True,),
+    "add_generation_prompt": (True,),
+    "enable_thinking": (),
 }
-"""Values of a chat's parameters that mean the same as none, beside null, false, 0 and what is
-empty."""
+_SAY_NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
+"""Values of a chat's parameters that mean the same as null; of those that are not named here."""
 
 
 def check_only_of_chats(asked: Body) -> None:
-    """Raise ApiError for a parameter that only a chat has, and that would change the answer: the
-    servers that have this API too read some of them there. `asked` keeps what its model does not
-    name."""
+    """Raise ApiError for a parameter that only a chat has, or another server, and that would change
+    the answer: the servers that have this API too read some of them there. `asked` keeps what its
+    model does not name."""
+    known = (ChatCompletionRequest.model_fields.keys() | _INSTEAD.keys()) - _OF_STREAMS
     for name, value in (asked.model_extra or {}).items():
-        if name not in ChatCompletionRequest.model_fields or name in _OF_STREAMS:
+        if name not in known:
             continue
-        says_nothing = (None, False, 0, "", [], {}, *_CHANGE_NOTHING.get(name, ()))
-        if not any(_same(value, each) for each in says_nothing):
-            raise unsupported(name, "only chats have it; ask /v1/chat/completions")
+        says_nothing = _CHANGE_NOTHING.get(name, _SAY_NOTHING)
+        neutral, why = _NEUTRAL.get(name, (says_nothing, _ONLY_CHATS))
+        if not any(is_same(value, each) for each in (None, *neutral)):
+            raise unsupported(name, why)

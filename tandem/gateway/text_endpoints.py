@@ -6,11 +6,11 @@ import asyncio
 import base64
 from collections.abc import Coroutine
 from functools import partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import FastAPI, Request
-from pydantic import Field, PlainValidator
+from pydantic import AfterValidator, Field
 from starlette.responses import Response
 
 from tandem.core.prompt import Prompt
@@ -21,7 +21,7 @@ from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.messages import Message
 from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, add_route
 from tandem.gateway.request_reading import conversation
-from tandem.gateway.schema import read_prompt
+from tandem.gateway.schema import Texts
 
 MAX_INPUTS = 2048
 
@@ -50,31 +50,19 @@ class DetokenizeRequest(Body):
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
-def _read_input(given: object) -> object:
-    """Check the form: a prompt's, not too many, and none empty."""
-    read = read_prompt(given)
-    if isinstance(read, list) and len(read) > MAX_INPUTS and not isinstance(read[0], int):
+def _few(texts: list[Any]) -> list[Any]:
+    if len(texts) > MAX_INPUTS:
         raise ValueError(f"must have at most {MAX_INPUTS} texts")
-    if isinstance(read, list) and not all(
-        isinstance(token, int) and 0 <= token <= UINT32
-        for each in read
-        for token in (each if isinstance(each, list) else () if isinstance(each, str) else (each,))
-    ):
-        raise ValueError(f"token ids must be between 0 and {UINT32}")
-    return read
-
-
-_InputForms = str | list[str] | list[int] | list[list[int]]
-EmbeddingInput = Annotated[
-    _InputForms, PlainValidator(_read_input, json_schema_input_type=_InputForms)
-]
+    if not all(texts):
+        raise ValueError("contains an empty text")
+    return texts
 
 
 class EmbeddingRequest(Body):
     """Body of POST /v1/embeddings."""
 
     model: str
-    input: EmbeddingInput = Field(
+    input: Annotated[Texts, AfterValidator(_few)] = Field(
         description="One text or several, or their token ids: those of the embedding model's own"
         " tokenizer, with its special tokens at both ends, or of OpenAI's vocabulary cl100k_base. A"
         " text longer than the model's maximum length is embedded in windows: the result is their"
@@ -181,9 +169,8 @@ class TextEndpoints:
         if asked.dimensions not in (None, dimension):
             words = f"dimensions: must be {dimension}, the dimension of this model"
             raise invalid("dimensions", words)
-        texts = _inputs(asked)
-        embedded = await self._suite.embed(texts, _most_tokens(asked))
-        vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
+        embedded = await self._suite.embed(asked.input, _most_tokens(asked))
+        vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(asked.input), -1)
         as_text = asked.encoding_format == "base64"
         tokens = sum(embedded.tokens)
         return EmbeddingList(
@@ -209,16 +196,6 @@ def _prompt(asked: TokenizeRequest) -> Prompt:
     if images:
         raise invalid("messages", "messages: images cannot be tokenized")
     return turns
-
-
-def _inputs(asked: EmbeddingRequest) -> list[str] | list[list[int]]:
-    """Return the texts or the lists of token ids. Raises ApiError for an empty one."""
-    given = asked.input
-    whole = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
-    inputs = cast("list[str] | list[list[int]]", [given] if whole else given)
-    if not inputs or not all(inputs):
-        raise invalid("input", "input: contains an empty text")
-    return inputs
 
 
 def _most_tokens(asked: EmbeddingRequest) -> int:

@@ -80,8 +80,8 @@ class ChoiceFigures:
     cloud_alone_measured: Annotated[
         bool,
         Field(
-            description="True if the time of the cloud alone was measured within the last minutes,"
-            " false if it is an estimate."
+            description="True if the time of the large model alone was measured within the last"
+            " minutes, false if it is an estimate."
         ),
     ]
 

@@ -36,13 +36,10 @@ from tandem.specdec.logprobs import (
 )
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import (
-    MAX_OVERRIDES,
-    Override,
-    OverrideValue,
     check_overrides,
     with_overrides,
 )
-from tandem.specdec.presets import MAX_DRAFT_LENGTH, PRESETS, Preset
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.text.chat_rendering import read_variables
 from tandem.two_sided.interface import (
     AGGREGATION_PRESETS,
@@ -82,7 +79,7 @@ class GenerationRequest:
     prompt: Prompt
     preset: str = DEFAULT_PRESET
     params: GenerationParams = field(default_factory=GenerationParams)
-    overrides: tuple[Override, ...] = ()
+    overrides: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     lost_cloud: LostCloud = LostCloud.FAIL
     query: str = ""
@@ -248,7 +245,7 @@ def _taken(changes: dict[str, Any], part: type) -> dict[str, Any]:
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
 _TRUNCATE = {Truncate.NONE: pb.TRUNCATE_UNSPECIFIED, Truncate.OLDEST: pb.TRUNCATE_OLDEST}
 _OTHER_FORM = (
-    *("prompt", "params", "overrides", "lost_cloud", "truncate"),
+    *("prompt", "params", "lost_cloud", "truncate"),
     "thinking_token_budget",  # absent means no limit, and 0 none
 )
 _SAME = tuple(each.name for each in fields(GenerationRequest) if each.name not in _OTHER_FORM)
@@ -262,7 +259,6 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
             params=params_to_proto(request.params),
             lost_cloud=_POLICIES[request.lost_cloud],
             truncate=_TRUNCATE[request.truncate],
-            preset_overrides=map(_override_to_proto, request.overrides),
             **{name: getattr(request, name) for name in _SAME},
         )
         if request.thinking_token_budget >= 0:
@@ -276,7 +272,6 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
 def request_from_proto(message: pb.Generation) -> GenerationRequest:
     """Decode and validate a request. Raises InvalidArgument naming the field."""
     check_count(len(message.stop), MAX_STOPS, "stop")
-    check_count(len(message.preset_overrides), MAX_OVERRIDES, "overrides")
     check_count(len(message.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
     check_count(len(message.params.images), MAX_IMAGES, "images")
     truncates = {number: truncate for truncate, number in _TRUNCATE.items()}
@@ -288,7 +283,6 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         **same_fields(message, _SAME) | {"preset": message.preset or DEFAULT_PRESET},
         prompt=prompt_from_proto(message),
         params=params,
-        overrides=tuple(Override(each.field, _value_of(each)) for each in message.preset_overrides),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         truncate=truncates.get(message.truncate, Truncate.NONE),
         thinking_token_budget=message.thinking_token_budget
@@ -297,33 +291,3 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     )
     request.validate()
     return request
-
-
-def _override_to_proto(override: Override) -> pb.PresetOverride:
-    value = override.value
-    if isinstance(value, bool):
-        return pb.PresetOverride(field=override.field, switch=value)
-    if isinstance(value, int):
-        return pb.PresetOverride(field=override.field, whole_number=value)
-    if isinstance(value, float):
-        return pb.PresetOverride(field=override.field, number=value)
-    if isinstance(value, str):
-        return pb.PresetOverride(field=override.field, word=value)
-    numbers = pb.WholeNumbers(numbers=value)
-    return pb.PresetOverride(field=override.field, whole_numbers=numbers)
-
-
-def _value_of(override: pb.PresetOverride) -> OverrideValue:
-    match override.WhichOneof("value"):
-        case "switch":
-            return override.switch
-        case "whole_number":
-            return override.whole_number
-        case "number":
-            return override.number
-        case "word":
-            return override.word
-        case "whole_numbers":
-            check_count(len(override.whole_numbers.numbers), MAX_DRAFT_LENGTH, "overrides")
-            return tuple(override.whole_numbers.numbers)
-    raise InvalidArgument("overrides", f"{override.field!r} has no value")

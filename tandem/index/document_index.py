@@ -456,10 +456,6 @@ class DocumentIndex:
         documents = self._store.documents(owner=owner)
         return {name: content.text for name, content in documents}
 
-    def chunk_counts(self) -> dict[str, int]:
-        """Return the number of chunks of each of the operator's documents."""
-        return {name: len(content.spans) for name, content in self._store.documents()}
-
     def outdated(self, documents: Iterable[Document], owner: str = OPERATOR) -> list[str]:
         """Return the ids, of these documents of one owner, that now have another text than the one
         they are given here."""

@@ -56,27 +56,13 @@ class StoredCollection:
     words: int
 
 
-def in_memory(chunks: Chunks) -> sqlite3.Connection:
-    """Return an index of words of these chunks that is kept nowhere; `close` it."""
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    for statement in TABLES:
-        database.execute(statement)
-    add(database, chunks)
-    return database
-
-
 def every(database: sqlite3.Connection) -> list[StoredCollection]:
-    """Return the collections that have chunks."""
-    statement = "SELECT id, name, chunks, words FROM collection WHERE chunks > 0"
+    """Return all collections, also those that have no chunks any more."""
+    statement = "SELECT id, name, chunks, words FROM collection"
     return [
         StoredCollection(key, Collection.named(name), chunks, words)
         for key, name, chunks, words in database.execute(statement)
     ]
-
-
-def emptied(database: sqlite3.Connection) -> list[int]:
-    """Return the numbers of the collections that have no chunks any more."""
-    return [key for (key,) in database.execute("SELECT id FROM collection WHERE chunks = 0")]
 
 
 def chunk_count(database: sqlite3.Connection) -> int:
@@ -86,7 +72,7 @@ def chunk_count(database: sqlite3.Connection) -> int:
 
 def visible(database: sqlite3.Connection, tenant: str) -> list[StoredCollection]:
     """Return the collections with chunks that `tenant` may find."""
-    return [each for each in every(database) if each.collection.visible_to(tenant)]
+    return [each for each in every(database) if each.chunks and each.collection.visible_to(tenant)]
 
 
 def add(
@@ -99,7 +85,10 @@ def add(
     database.execute(statement, (collection.name,))
     key = _key_of(database, collection)
     rows = [(number, words_of(text)) for number, text in chunks]
-    _index(database, key, rows)
+    database.executemany(
+        "INSERT INTO word (rowid, words) VALUES (?, ?)",
+        [(number, _indexed(key, words)) for number, words in rows],
+    )
     database.executemany(
         "INSERT INTO length (number, words) VALUES (?, ?)",
         [(number, len(words)) for number, words in rows],
@@ -130,11 +119,17 @@ def erase(database: sqlite3.Connection, kept: Iterable[tuple[Chunks, Collection]
     to begin with no level."""
     if _levels(database) < MOST_LEVELS:
         database.execute("INSERT INTO word (word) VALUES ('optimize')")
-        return
+    else:
+        rebuild(database, kept)
+
+
+def rebuild(database: sqlite3.Connection, kept: Iterable[tuple[Chunks, Collection]]) -> None:
+    """Index the words of these chunks, and of no others."""
     database.execute("INSERT INTO word (word) VALUES ('delete-all')")
+    database.execute("DELETE FROM length")
+    database.execute("UPDATE collection SET chunks = 0, words = 0")
     for chunks, collection in kept:
-        rows = [(number, words_of(text)) for number, text in chunks]
-        _index(database, _key_of(database, collection), rows)
+        add(database, chunks, collection)
 
 
 def rank(
@@ -184,15 +179,6 @@ def digest_of(chunks: Chunks, collection: int) -> int:
 
 def _digest(number: int, term: str) -> int:
     return zlib.crc32(f"{number} {term}".encode())
-
-
-def _index(
-    database: sqlite3.Connection, collection: int, rows: Iterable[tuple[int, Sequence[str]]]
-) -> None:
-    database.executemany(
-        "INSERT INTO word (rowid, words) VALUES (?, ?)",
-        [(number, _indexed(collection, words)) for number, words in rows],
-    )
 
 
 def _levels(database: sqlite3.Connection) -> int:

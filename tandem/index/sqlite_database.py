@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tandem.core.errors import ResourceExhausted, Unavailable
-from tandem.index import lexical
+from tandem.index import lexical, words
 from tandem.index.folder import new_private_file, sync_folder
 from tandem.index.records import FolderDamaged, FolderInUse, FolderMismatch
 from tandem.index.store import Manifest, row_checksum
@@ -73,6 +73,7 @@ def create_database(path: Path, manifest: Manifest) -> None:
             set_meta(database, "manifest", manifest.to_json())
             set_meta(database, "generation", "0")
             set_meta(database, "next", "0")
+            set_meta(database, "words", words.VERSION)
     new.replace(path)
     sync_folder(path.parent)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from tandem.core.errors import ResourceExhausted, Unavailable
-from tandem.index import lexical
+from tandem.index import lexical, words
 from tandem.index.folder import LOCK, FolderLock, make_private
 from tandem.index.owners import (
     OPERATOR,
@@ -160,6 +160,8 @@ class SqliteStore:
         try:
             with errors_of(self._path):
                 database = self._writer
+                if not self._reads_only:
+                    self._settle_words()
                 self._generation = int(meta(database, "generation", self._path))
                 self._next = int(meta(database, "next", self._path))
                 self._documents = _count(database, "document")
@@ -310,7 +312,7 @@ class SqliteStore:
         with errors_of(self._path), self.reading() as database:
             check_structure(database, self._path)
             keys = {each.collection: each.id for each in lexical.every(database)}
-            words = 0
+            digest = 0
             owner_of = {first: owner for owner, _, first in self._rows(database, None, None)}
             for (first,) in database.execute("SELECT first FROM content"):
                 content = self._content(database, first)
@@ -318,8 +320,8 @@ class SqliteStore:
                     self._damaged(f"no document means the text {first}")
                 check_owned(owner_of[first], content.content_hash, str(self._path))
                 key = keys.get(content.collection, -1)
-                words += lexical.digest_of(numbered_chunks(first, content), key)
-            if lexical.digest(database) != words % lexical.DIGESTS:
+                digest += lexical.digest_of(numbered_chunks(first, content), key)
+            if lexical.digest(database) != digest % lexical.DIGESTS:
                 self._damaged("the index of words is damaged; restore it from a copy")
             for (number,) in database.execute("SELECT number FROM vector"):
                 self.stored_rows(database, [number])
@@ -360,22 +362,35 @@ class SqliteStore:
             except BaseException:
                 self._writer = open_database(self._path, reading=True)
                 raise
+            self._settle_words()
             self._reads_only = False
+
+    def _settle_words(self) -> None:
+        """Index all words anew if they were split by another version: to remove a text's words
+        FTS5 is told which they were."""
+        database = self._writer
+        statement = "SELECT value FROM meta WHERE key = 'words'"
+        if database.execute(statement).fetchone() == (words.VERSION,):
+            return
+        log.info("indexing words anew, as they are split otherwise now", path=str(self._path))
+        with transaction(database):
+            lexical.rebuild(database, self._kept(database))
+            set_meta(database, "words", words.VERSION)
+        fold_log(database)
 
     def _open_vectors(self) -> None:
         """Open what the operator has, which every search reads; that of others when it is read or
-        changed. One that lost its last document is never read: its file is emptied now, if the
-        process before did not come to it."""
+        changed, or now if the process before did not come to it: a file may have codes of deleted
+        vectors."""
         if not self.manifest.dimension:
             return
-        from tandem.index.vectors import is_kept  # not for words alone
+        from tandem.index.vectors import is_stale  # not for words alone
 
+        kept = self._folder / VECTORS_FOLDER
         for each in lexical.every(self._writer):
-            if each.collection == OPERATORS:
+            stored = _CollectionVectors(self, each.id)
+            if each.collection == OPERATORS or is_stale(kept, str(each.id), stored):
                 self._vector_index(each.id)
-        for key in lexical.emptied(self._writer):
-            if is_kept(self._folder / VECTORS_FOLDER, str(key)):
-                self._vector_index(key)
 
     def _vector_index(self, collection: int) -> VectorIndex:
         if (index := self._vectors.get(collection)) is not None:

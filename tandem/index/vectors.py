@@ -5,8 +5,8 @@ proposes candidates, which the caller compares exactly.
 The database is the only truth. An index holds keys, each of a chunk's number and the checksum of
 its vector, so what it lacks and what it has too much is seen by comparing keys: after a crash, a
 restored copy or a lost file, opening adds and removes the difference. An inverted file is trained
-in the background and kept in a folder, under a name that has its checksum; search stays exact until
-it is there. Thread-safe.
+in the background and kept in a folder, under a name that has its checksum and that of its keys;
+search stays exact until it is there. Thread-safe.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class VectorIndex:
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
         self._closing = threading.Event()
+        self._wake = threading.Event()
         self._index = self._read()
         wanted = stored.keys()
         self._unsaved = _align(self._index, wanted, stored)
@@ -134,6 +135,8 @@ class VectorIndex:
                 self._index.remove_ids(_library.IDSelectorBatch(gone))
             self._unsaved = True
             self._start_work()
+            if self._is_due():
+                self._wake.set()
 
     def wait_until_built(self) -> None:
         """Return when no build is due or under way."""
@@ -143,6 +146,7 @@ class VectorIndex:
     def close(self) -> None:
         """Wait for a build under way, and keep the index."""
         self._closing.set()
+        self._wake.set()
         if (worker := self._worker) is not None:
             worker.join()
         self._save()
@@ -167,6 +171,7 @@ class VectorIndex:
         """Build what is due, and save what has changed after a while, until there is neither."""
         while True:
             with self._lock:
+                self._wake.clear()
                 due = self._is_due()
                 if self._closing.is_set() or not (due or self._unsaved):
                     self._worker = None
@@ -174,8 +179,8 @@ class VectorIndex:
             try:
                 if due:
                     self._build()
-                else:
-                    self._closing.wait(SAVED_AFTER_S)
+                elif self._wake.wait(SAVED_AFTER_S):
+                    continue
                 self._save()
             except Exception:  # search stays as it is
                 log.exception("vector index not built")
@@ -205,12 +210,13 @@ class VectorIndex:
                 return
             self._unsaved = False
             raw = _library.serialize_index(self._index) if _is_inverted(self._index) else None
+            keys = _keys_in(self._index)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             make_private(self._folder, 0o700)
             kept = None
             if raw is not None:
-                kept = self._folder / f"{self._name}-{zlib.crc32(raw.data):08x}.faiss"
+                kept = self._folder / f"{self._name}-{_digest(keys)}-{_digest(raw)}.faiss"
                 new = kept.with_suffix(".new")
                 new_private_file(new)
                 raw.tofile(new)
@@ -230,7 +236,7 @@ class VectorIndex:
         for path in self._files():
             try:
                 raw = np.fromfile(path, np.uint8)
-                if path.stem.endswith(f"-{zlib.crc32(raw.data):08x}"):
+                if path.stem.endswith(f"-{_digest(raw)}"):
                     index = _library.deserialize_index(raw)
                     if index.d == self.dimension and _is_inverted(index):
                         return index
@@ -242,9 +248,18 @@ class VectorIndex:
         return [] if self._folder is None else sorted(self._folder.glob(f"{self._name}-*.*"))
 
 
-def is_kept(folder: Path, name: str) -> bool:
-    """Return whether a folder has an index of the collection of this name."""
-    return any(folder.glob(f"{_file_name(name)}-*.*"))
+def is_stale(folder: Path, name: str, stored: StoredVectors) -> bool:
+    """Return whether a folder has an index of the collection of this name with other keys than
+    those that are stored."""
+    kept = [*folder.glob(f"{_file_name(name)}-*.*")]
+    if not kept:
+        return False
+    whole = f"{_file_name(name)}-{_digest(stored.keys())}-"
+    return not all(path.name.startswith(whole) for path in kept)
+
+
+def _digest(values: NDArray[Any]) -> str:
+    return f"{zlib.crc32(values.data):08x}"
 
 
 def _file_name(name: str) -> str:

@@ -17,6 +17,10 @@ from collections.abc import Mapping
 
 from tandem.index.function_words import function_words, without_asking
 
+VERSION = f"1, Unicode {unicodedata.unidata_version}"
+"""Of how texts are split, which each Python's tables of letters change too: to be raised with every
+change to `words_of`. An index holds the words of one version."""
+
 MOST_QUERY_WORDS = 512
 LONGEST_WORD = 128
 

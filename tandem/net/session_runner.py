@@ -173,6 +173,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
                 continue
             if isinstance(output, Commit):
                 self._attempts = 0
+                self._last_error = ""
             self.perform(output)
 
     def send(self, message: Out) -> int:
@@ -237,7 +238,9 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         self._diagnosis.heard(now)
         if self.admits(message):
             self._is_admitted = True
-            self._refusal = None
+            if self._refusal is not None:
+                self._refusal = None
+                self._last_error = ""
         try:
             return self.receive(message, size_bytes, now)
         except (PrefixMismatch, ProtocolError, InvalidArgument) as error:
@@ -262,7 +265,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         log.warning("stream ended", status=code.name, reason=details)
         if code in BROKEN:
             return self._resync(details or f"the stream ended with {code.name}")
-        self._last_error = "" if details == STATUS_LOST else details or code.name
+        if details != STATUS_LOST:
+            self._last_error = details or code.name
         return self.machine.lost(time.monotonic(), stuck_s(error))
 
     def _is_final(self, code: grpc.StatusCode) -> bool:

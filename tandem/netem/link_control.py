@@ -149,14 +149,6 @@ class LinkControl:
                 line = await reader.readline()
 
 
-def answer_request(emulator: ControllableLink, line: bytes) -> dict[str, Any]:
-    """Carry out one line of the control socket and return its answer."""
-    request = _object_of(line)
-    if request is None:
-        return {"ok": False, "error": "request: must be a line of JSON, and an object"}
-    return _answer(emulator, request)
-
-
 def _object_of(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object on `line`; None for anything else."""
     try:

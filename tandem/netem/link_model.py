@@ -203,11 +203,6 @@ class LinkShape:
     up: LinkSettings
     down: LinkSettings
 
-    @staticmethod
-    def symmetric(settings: LinkSettings) -> LinkShape:
-        """Return the link whose directions are alike."""
-        return LinkShape(settings, settings)
-
     @property
     def rtt_s(self) -> float:
         """The sum of both delays."""

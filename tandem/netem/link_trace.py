@@ -92,14 +92,6 @@ def read_trace(path: Path) -> LinkTrace:
         raise InvalidArgument("trace", f"{path} cannot be read: {error}") from error
 
 
-def write_trace(trace: LinkTrace, path: Path) -> None:
-    """Write a trace file that `read_trace` reads."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows([getattr(row, name) for name in COLUMNS] for row in trace.rows)
-
-
 def _rows(lines: Iterator[list[str]]) -> Iterator[TraceRow]:
     header = [name.strip() for name in next(lines, [])]
     missing = [name for name in COLUMNS if name not in header]

@@ -11,32 +11,37 @@ with the last chunk. A session's length says which chunks have run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits
+from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits, Session
+from tandem.net.tenant import Tenant
 from tandem.runtime.pass_times import PassTimes
 
 CHUNK_ROWS = 256
 """Tokens of a prompt in a pass beside other sessions, at most."""
 LEAST_CHUNK_ROWS = 8
 """Shorter chunks would take more of the fixed part of a pass than they spare others."""
-CHUNK_S = 0.25
-"""What a chunk may add to the pass of other sessions, which wait for it."""
+CHUNK_S = 0.05
+"""What a chunk may add to the pass of other sessions, which wait for it; or as much as a pass takes
+anyway, where that is more."""
+MOST_CHUNK_S = 0.25
+"""On any engine."""
 
 _FOLLOW = 0.2
 
 CHUNKS_ALONE = 8
-"""In a pass where nobody else waits. Bounds how late a session that comes then may be."""
+"""In a pass where nobody else waits, and no other session is open that might come soon. Bounds how
+late a new one may be."""
 
 PREFILL_SHARE = 0.5
-"""Of the time, at most so much goes to passes with a chunk of a prompt while others run."""
+"""Of the time, at most so much goes to passes with a chunk of a prompt while others wait."""
 
 
 class ChunkRows:
     """The rows of an engine's chunks: the largest power of two, CHUNK_ROWS at most, with which they
-    add no more than CHUNK_S to a pass. Where others in a pass change no bit of a sequence and a
-    part of a block of kept keys and values would, they are whole blocks, and stay as they were
-    measured at first; elsewhere they follow what passes take. Pure: seconds go in."""
+    add no more than CHUNK_S to a pass, or double it. Where others in a pass change no bit of a
+    sequence and a part of a block of kept keys and values would, they are whole blocks, and stay as
+    they were measured at first; elsewhere they follow what passes take. Pure: seconds go in."""
 
     def __init__(self, pass_times: PassTimes | None, capabilities: Capabilities) -> None:
         """Begin with what was measured; None: nothing was."""
@@ -60,9 +65,21 @@ class ChunkRows:
             self._row_s = _mixed(self._row_s, row_s)
             self.rows = self._fitting()
 
+    @property
+    def in_a_row(self) -> int:
+        """How many chunks a pass may have in which nobody else is, but which others may soon wait
+        for: as many as take no longer together than one may."""
+        chunk_s = self.rows * self._row_s
+        fitting = int(self._most_s / chunk_s) if chunk_s else CHUNKS_ALONE
+        return max(1, min(CHUNKS_ALONE, fitting))
+
+    @property
+    def _most_s(self) -> float:
+        return min(MOST_CHUNK_S, max(CHUNK_S, self._first_s))
+
     def _fitting(self) -> int:
         rows = CHUNK_ROWS
-        while rows > self._least and rows * self._row_s > CHUNK_S:
+        while rows > self._least and rows * self._row_s > self._most_s:
             rows //= 2
         return rows
 
@@ -102,18 +119,22 @@ class ChunkedPrefill:
         self._joined = False
 
     @property
+    def session(self) -> Session:
+        """Of the first request."""
+        return self._requests[0].session
+
+    @property
     def is_fed(self) -> bool:
         """True if what is left is for the last pass."""
         return self._joined or self._unfed() is None
 
-    def join(self, chunks: int) -> bool:
-        """Leave everything to the last pass, if that is then no longer than so many chunks. Return
-        whether it is. A pass less is worth it only where no bit depends on where chunks end."""
+    def join(self, chunks: int) -> None:
+        """Leave everything to the last pass, if that is then no longer than so many chunks. A pass
+        less is worth it only where no bit depends on where chunks end."""
         left = sum(len(request.token_ids) for request in self._requests) - sum(self._fed)
         self._joined = self._read_rows is None and left <= chunks * self._chunk_rows
-        return self._joined
 
-    def next_chunk(self, chunks: int = 1) -> tuple[ForwardRequest]:
+    def next_chunk(self, chunks: int = 1) -> list[ForwardRequest]:
         """Return a request for at most so many chunks more; the same again until they are
         `done`."""
         number = self._unfed()
@@ -133,7 +154,7 @@ class ChunkedPrefill:
             hidden=part.hidden,
             first_layer=part.first_layer,
         )
-        return (chunk,)
+        return [chunk]
 
     def done(self, logits: Sequence[Logits]) -> None:
         """Note that the chunk has run, and brought these logits."""
@@ -170,15 +191,34 @@ class ChunkedPrefill:
 
 @dataclass(slots=True)
 class PrefillTurns:
-    """Decides when the next chunk of a prompt may share a pass with other sessions."""
+    """Decides whose prompt is fed next, and when a chunk of it may share a pass with other
+    sessions: who comes while a chunk is computed does not wait for the next one too."""
 
     _rests_until_s: float = 0.0
+    _given: int = 0
+    _last: dict[Tenant, int] = field(default_factory=dict)
+    """The last turn of each caller and each tenant that has prompts."""
+
+    def next(self, tenants: Sequence[Tenant]) -> int:
+        """Give the next turn to one of the prompts of these tenants, in the order of their arrival,
+        and return its index: callers take turns, and so do the tenants of one."""
+        callers = [Tenant(tenant.caller) for tenant in tenants]
+        self._last = {each: self._last.get(each, 0) for each in (*callers, *tenants)}
+
+        def order(index: int) -> tuple[int, int]:
+            return self._last[callers[index]], self._last[tenants[index]]
+
+        index = min(range(len(tenants)), key=order)
+        self._given += 1
+        self._last[callers[index]] = self._last[tenants[index]] = self._given
+        return index
 
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._rests_until_s
 
-    def shared(self, now_s: float, pass_s: float) -> None:
-        """Record a pass with a chunk and with others, its seconds and its end."""
+    def fed(self, now_s: float, pass_s: float) -> None:
+        """Record a pass with a chunk which others waited for, or may have come to wait for: its
+        seconds and its end."""
         self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
 
 

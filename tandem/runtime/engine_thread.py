@@ -35,6 +35,7 @@ from tandem.backends.interface import (
 )
 from tandem.core.errors import TandemError, Unavailable
 from tandem.core.processors import Pending
+from tandem.net.fair_shares import NOBODY
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.chunked_prefill import CHUNKS_ALONE, ChunkRows, PrefillTurns
@@ -94,16 +95,16 @@ class _Elsewhere:
 
 
 class _Batch:
-    """The jobs of one pass, and their requests. `shares_chunk`: a chunk of a long prompt is among
-    it, beside others' requests."""
+    """The jobs of one pass, and their requests. `holds_up`: a chunk of a long prompt is among it,
+    for which others wait, or may come to."""
 
     def __init__(
         self,
         jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]],
-        shares_chunk: bool = False,
+        holds_up: bool = False,
     ) -> None:
         self.jobs = jobs
-        self.shares_chunk = shares_chunk
+        self.holds_up = holds_up
         self.requests = [request for _, requests in jobs for request in requests]
         self.tokens = sum(len(request.token_ids) for request in self.requests)
 
@@ -143,6 +144,8 @@ class EngineThread:
         self._was_alone = self._passing = False
         self._begun = threading.Event()
         self._prefill_turns = PrefillTurns()
+        # Those that are served, and who pays for each.
+        self._sessions: dict[Session, Tenant] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
@@ -238,14 +241,21 @@ class EngineThread:
 
     @asynccontextmanager
     async def session(
-        self, capacity: int, spare: int = 0, tenant: Tenant | None = None
+        self,
+        capacity: int,
+        spare: int = 0,
+        tenant: Tenant | None = None,
+        payer: Tenant = NOBODY,
     ) -> AsyncIterator[Session]:
         """Yield a KV session of the engine; freed on every way out, cancellation included.
-        `tenant`: whose text it will have, where an engine keeps what sessions begin with itself."""
+        `tenant`: whose text it will have, where an engine keeps what sessions begin with itself;
+        `payer`: who takes turns with others, where it has a long prompt."""
         session = await self.opened(lambda: self._open(capacity, spare, tenant))
+        self._sessions[session] = payer
         try:
             yield session
         finally:
+            del self._sessions[session]
             await self.close(session.close)
 
     def _open(self, capacity: int, spare: int, tenant: Tenant | None) -> Session:
@@ -403,19 +413,27 @@ class EngineThread:
             self._account(batch, started_s, ended)
 
     def _select(self, handles: list[JobHandle[object]]) -> _Batch:
-        """Select the requests of each job. Of long prompts only the first goes on, and beside
-        others only if it is its turn."""
+        """Select the requests of each job. Of long prompts one goes on, its last chunk too, and
+        beside others only if it is time for that. Sessions that are between two passes will be back
+        soon: they count as others, though a chunk does not wait for them."""
         feeding = [(handle, handle.requests()) for handle in handles]
-        prompt = next((handle for handle, requests in feeding if not requests), None)
-        jobs = [(handle, requests) for handle, requests in feeding if requests]
-        if prompt is None or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
+        jobs = [(handle, requests) for handle, requests in feeding if handle.prefill is None]
+        prompts = [(handle, handle.prefill) for handle in handles if handle.prefill is not None]
+        if not prompts or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
             return _Batch(jobs)
-        assert prompt.prefill is not None, "only a long prompt feeds nothing by itself"
-        alone = len(feeding) == 1
-        if alone and self._chunks.may_join and prompt.prefill.join(CHUNKS_ALONE):
-            return _Batch([(prompt, prompt.prefill.rest())])
-        chunk = prompt.prefill.next_chunk(1 if jobs else CHUNKS_ALONE)
-        return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
+        served = [self._sessions.get(prefill.session) for _, prefill in prompts]
+        handle, prefill = prompts[self._prefill_turns.next([each or NOBODY for each in served])]
+        # Of those that are served here, as some are open for what is kept.
+        others = bool(jobs) or len(self._sessions) > sum(each is not None for each in served)
+        if not others and len(prompts) == 1 and self._chunks.may_join:
+            prefill.join(CHUNKS_ALONE)
+        if prefill.is_fed:
+            chunk = prefill.rest()
+        elif jobs:
+            chunk = prefill.next_chunk()
+        else:
+            chunk = prefill.next_chunk(self._chunks.in_a_row if others else CHUNKS_ALONE)
+        return _Batch([*jobs, (handle, chunk)], holds_up=others)
 
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
@@ -470,8 +488,8 @@ class EngineThread:
         """Count the pass, decide how long the next one waits, and wake the event loops."""
         ended_s = time.perf_counter()
         pass_s = ended_s - started_s
-        if batch.shares_chunk:
-            self._prefill_turns.shared(ended_s, pass_s)
+        if batch.holds_up:
+            self._prefill_turns.fed(ended_s, pass_s)
         jobs = len(batch.jobs)
         tokens = batch.tokens
         self._tell(pass_s, jobs, tokens)

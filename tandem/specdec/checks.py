@@ -6,13 +6,22 @@ from collections.abc import Sequence
 
 from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.probs import Array
-from tandem.core.sparse_payload import FullPayload
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
+from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.logprobs import check_logprobs
-from tandem.specdec.messages import Committed, Frame, Opened, PromptLogprobs
+from tandem.specdec.messages import Committed, Frame, Opened, PromptLogprobs, TokenLogprob
 from tandem.specdec.presets import MAX_DRAFT_LENGTH
-from tandem.specdec.rules import Replacement, payload_type
+from tandem.specdec.rules import Replacement
+
+_KINDS = {
+    RejectionPayload.TOKEN: int,
+    RejectionPayload.FULL_DISTRIBUTION: FullPayload,
+    RejectionPayload.LOSSLESS_SPARSE: SparsePayload,
+    RejectionPayload.TOP_K: SparsePayload,
+}
+"""What comes in the place of a rejected draft."""
 
 
 def check_opened(opened: Opened, request: EdgeRequest) -> None:
@@ -58,7 +67,8 @@ def check_committed(
     elif not appended:
         raise ProtocolError("tokens expected", "Committed without any")
     _check_cloud_drafts(message, request)
-    _check_logprobs(message, len(appended), request)
+    if message.logprobs or not request.logprobs_are_optional:
+        _check_logprobs(message.logprobs, len(appended), request, "Committed")
     check_prefix(message, committed, appended)
 
 
@@ -78,25 +88,13 @@ def _check_cloud_drafts(message: Committed, request: EdgeRequest) -> None:
 
 def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
     """Check that they are log-probabilities, with as many likeliest tokens as were asked for."""
-    check_logprobs(
-        message.logprobs,
-        tokens=len(message.logprobs),
-        params=request.params,
-        vocabulary_size=request.vocabulary_size,
-        message="PromptLogprobs",
-    )
+    _check_logprobs(message.logprobs, len(message.logprobs), request, "PromptLogprobs")
 
 
-def _check_logprobs(message: Committed, tokens: int, request: EdgeRequest) -> None:
-    if request.logprobs_are_optional and not message.logprobs:
-        return
-    check_logprobs(
-        message.logprobs,
-        tokens=tokens,
-        params=request.params,
-        vocabulary_size=request.vocabulary_size,
-        message="Committed",
-    )
+def _check_logprobs(
+    logprobs: Sequence[TokenLogprob], tokens: int, request: EdgeRequest, message: str
+) -> None:
+    check_logprobs(logprobs, tokens, request.params, request.vocabulary_size, message)
 
 
 def check_base(message: Frame, committed: PrefixedTokens) -> None:
@@ -108,7 +106,7 @@ def check_base(message: Frame, committed: PrefixedTokens) -> None:
 def _check_replacement(replacement: Replacement, request: EdgeRequest) -> None:
     """Check that what comes in the place of a draft is what the preset says."""
     preset = request.preset
-    if not isinstance(replacement, payload_type(preset).kind):
+    if not isinstance(replacement, _KINDS[preset.rejection_payload]):
         state = f"rejection payloads '{preset.rejection_payload}'"
         raise ProtocolError(state, f"a rejection that carries {type(replacement).__name__}")
     if isinstance(replacement, FullPayload):

@@ -45,10 +45,18 @@ class RejectionPayload(StrEnum):
     """The payload that the cloud sends when it rejects a draft."""
 
     TOKEN = "token"
+    """The cloud draws the token itself."""
     FULL_DISTRIBUTION = "full_distribution"
+    """DSSD: the whole target distribution, from which the edge draws."""
     LOSSLESS_SPARSE = "lossless_sparse"
+    """Top entries, tail mass, tail draws: the edge draws, exactly."""
     TOP_K = "top_k"
     """PicoSpec's: the most likely entries alone. Lossy: the residual's tail is never drawn."""
+
+    @property
+    def exact(self) -> bool:
+        """True if the recovered token's distribution is the residual's."""
+        return self is not RejectionPayload.TOP_K
 
 
 class Predraft(StrEnum):

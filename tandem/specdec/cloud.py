@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from tandem.control.acceptance import PooledAcceptanceRate, SessionAcceptanceRate
 from tandem.control.cloud_draft_budget import CloudDraftBudget
-from tandem.control.pass_budget import PassBudget, decodes_alone
+from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, one_hot
 from tandem.core.randomness import RandomSource, SeededRandom
@@ -27,7 +27,6 @@ from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud_checks import (
     CloudModel,
     check_draft,
-    check_frame,
     check_open,
     opened_text,
 )
@@ -59,13 +58,8 @@ from tandem.specdec.messages import (
 from tandem.specdec.ngram_proposer import NgramTexts
 from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.rounds.cloud import CloudRounds
-from tandem.specdec.rules import TargetProbs, TokenPayload, acceptance_rule, payload_rule
+from tandem.specdec.rules import PayloadRule, TargetProbs, acceptance_rule, payload_rule
 from tandem.specdec.verify_task import VerifyTask
-
-_EXPECTED_YIELD = 2.0
-"""Tokens that a pass over drafts is expected to yield, before the first one."""
-_YIELD_WEIGHT = 0.2
-"""Weight of each new pass in the mean yield."""
 
 
 class State(StrEnum):
@@ -169,7 +163,6 @@ class CloudMachine:
         # The target of the position after the committed text, where a pass gave it already.
         self._next_target: TargetProbs | None = None
         self._in_flight: VerifyTask | None = None
-        self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.settings.allows_partial_verification else None
         self._tenant_share = tenant_share
         self._acceptance = SessionAcceptanceRate(
@@ -282,7 +275,8 @@ class CloudMachine:
 
     def receive(self, message: EdgeMessage) -> list[CloudMessage]:
         """Take one frame; return what is to be sent at once."""
-        check_frame(message, self.session)
+        if message.session != self.session:
+            raise InvalidArgument("session", f"{message.session} is not this stream's session")
         if self.ended:
             return []
         self._awaited_task = None
@@ -363,8 +357,7 @@ class CloudMachine:
         proposals = self._pending.first_ready() if drafts else ()
         if self._budget is not None and not own:
             rate = self._acceptance.next_rate
-            share, weight = self._tenant_share(), self.settings.idle_weight
-            drafts = self._budget.drafts(rate, drafts, tenant_share=share, weight=weight)
+            drafts = self._budget.drafts(rate, drafts, tenant_share=self._tenant_share())
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals), own=own)
         waiting = self._pending.token_ids if drafts else ()
@@ -425,7 +418,7 @@ class CloudMachine:
     def _judge(self, steps: Steps, bonus: bool = True, own: bool = False) -> Judge:
         """Return the judge of drafts after the text. Nobody else knows the cloud's `own`: it draws
         the token in the place of a rejected one."""
-        payloads = TokenPayload(self.rule, self._payloads.rng) if own else self._payloads
+        payloads = PayloadRule(self.rule, self._payloads.rng) if own else self._payloads
         return Judge(
             base=len(self.committed),
             steps=steps,
@@ -451,16 +444,7 @@ class CloudMachine:
         it where the cloud decodes alone."""
         if self._next_target is not None or not self._rounds.hidden_complete():
             return False
-        return self.target_passes == 0 or self._decodes_alone
-
-    @property
-    def _decodes_alone(self) -> bool:
-        """True if the cloud decodes on while no draft waits."""
-        if not self.settings.decode_when_idle:
-            return False
-        if not self.settings.drafts:
-            return True
-        return decodes_alone(self.settings.idle_weight, self._pass_yield)
+        return self.target_passes == 0 or self.settings.decode_when_idle
 
     def push_early_verdict(self, work: VerifyTask, verdict: CloudRoundFrame) -> None:
         """Queue an exit's verdict in `early_verdicts`, to be sent before the pass for `work`
@@ -584,8 +568,6 @@ class CloudMachine:
             self._judge_own(work.drafts, accepted, rejected)
         elif judged:
             self._acceptance.add(accepted, rejected)
-            if work.drafts:
-                self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(verification, work)
         path = verification.path if work.parents is not None else ()
         if rejected:
@@ -686,7 +668,7 @@ class CloudMachine:
         if target is None:
             return
         bonus = bool(verification.path) and self.settings.bonus
-        if self._pending or not (bonus or self._decodes_alone):
+        if self._pending or not (bonus or self.settings.decode_when_idle):
             self._next_target = target
             return
         self._commit(self.rule.target_token(target, len(self.committed)), target)

@@ -13,7 +13,7 @@ from tandem.specdec.logprobs import (
     check_prompt_logprobs,
     check_top_logprobs,
 )
-from tandem.specdec.messages import Drafts, EdgeMessage, Open
+from tandem.specdec.messages import Drafts, Open
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rounds.payloads import check_payload
 
@@ -41,12 +41,6 @@ class CloudModel:
 
 class VocabularyMismatch(FailedPrecondition):
     """The two models do not share a vocabulary (FAILED_PRECONDITION)."""
-
-
-def check_frame(message: EdgeMessage, session: int) -> None:
-    """Check that a frame names the stream's own session."""
-    if message.session != session:
-        raise InvalidArgument("session", f"{message.session} is not this stream's session")
 
 
 def check_open(opening: Open, model: CloudModel) -> None:

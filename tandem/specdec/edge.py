@@ -102,10 +102,15 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
         self.measuring = Measuring(request, liveness.began_s)
         self.controller = self.measuring.controller
-        self._text = CommittedText(request, completes_stop)
-        self.committed = self._text.tokens
-        self._liveness = liveness
         params = request.params
+        self._text = CommittedText(
+            request.prompt_ids,
+            max_tokens=request.max_tokens,
+            eos_token_ids=request.eos_token_ids,
+            ignore_eos=params.ignore_eos,
+            completes_stop=completes_stop,
+        )
+        self.committed = self._text.tokens
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
         own = (self.stats, self.measuring, self._logprobs_buffer)
         self._observers = Observers((*own, *observers))
@@ -121,7 +126,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             request,
             self.rule,
             rng,
-            window=self,
+            header=self._header,
+            commit=self._go_on_with,
             committed=self.committed,
             drafting=self._drafting,
             predrafting=self._predrafting,
@@ -142,11 +148,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def schedule(self) -> Schedule:
         """The schedule in force: the preset's, or what the controller has made of it."""
         return self._drafting.schedule
-
-    @property
-    def drafts_in_flight(self) -> tuple[int, ...]:
-        """The drafts that no verdict has settled, sent or not; of a tree, its first branch."""
-        return self._drafting.in_flight.token_ids
 
     @property
     def drafts_sent(self) -> int:
@@ -235,7 +236,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
         self._observers.on_pinged(now)
-        return [Send(Ping(**self.header(), nonce=nonce))]
+        return [Send(Ping(**self._header(), nonce=nonce))]
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
         ahead = self._predrafting.clear()
@@ -340,21 +341,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         outputs += self._leave_between_rounds()
         return outputs
 
-    # What rounds ask for.
-
-    def header(self) -> FrameHeader:
+    def _header(self) -> FrameHeader:
         return {
             "session": self.request.session,
             "base": len(self.committed),
             "prefix_hash": self.committed.prefix,
         }
-
-    def commit_drawn(self, token_id: int) -> list[EdgeOutput]:
-        return self._go_on_with(token_id)
-
-    @property
-    def done(self) -> bool:
-        return self.phase is Phase.DONE
 
     # What becomes of the drafts in flight.
 
@@ -529,7 +521,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Interrupt the drafting; `Cancel` has the cloud free the session at once."""
         outputs: list[EdgeOutput] = []
         if self.phase is Phase.RUNNING:
-            outputs.append(Send(Cancel(**self.header())))
+            outputs.append(Send(Cancel(**self._header())))
         return [
             *outputs,
             *map(Interrupt, (*self._drafting.interrupt(), *self._predrafting.clear())),

@@ -51,10 +51,6 @@ class EdgeRequest:
     def max_tokens(self) -> int:
         return self.params.max_tokens
 
-    @property
-    def ignore_eos(self) -> bool:
-        return self.params.ignore_eos
-
     def opening(self, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
         """Return the frame that opens a stream at the committed text. `prompt_logprobs`: whether
         the log-probabilities of the prompt are still to come, if the request wants them."""
@@ -106,7 +102,8 @@ class EdgeRequest:
     @property
     def draft_ends(self) -> frozenset[int]:
         """The draft tokens after which more drafts would be wasted."""
-        return self.stop_token_ids if self.ignore_eos else self.eos_token_ids | self.stop_token_ids
+        eos = frozenset[int]() if self.params.ignore_eos else self.eos_token_ids
+        return eos | self.stop_token_ids
 
 
 @frozen

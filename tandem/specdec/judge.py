@@ -104,3 +104,20 @@ class Judge:
         if node + 1 < len(self.known):
             return self.known[node + 1]
         return self.rule.prepare(distribution_at(self.row(node)), position)
+
+
+@frozen
+class Preparation:
+    """Judges nothing (PreVerify: PicoSpec, §3.2): the idle cloud feeds the first drafts of a chunk
+    before that is whole, and only reads the targets of `rows` positions from `base` on."""
+
+    base: int
+    rows: int
+    rule: AcceptanceRule
+
+    def judge(self, distribution_at: DistributionAt) -> Verification:
+        """Return the targets, with an empty path. `distribution_at` is as for `Judge`."""
+        targets = (
+            self.rule.prepare(distribution_at(row), self.base + row) for row in range(self.rows)
+        )
+        return Verification((), (), tuple(targets))

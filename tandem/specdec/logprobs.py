@@ -12,6 +12,7 @@ import numpy as np
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.events import Drafted
 from tandem.specdec.messages import (
     Committed,
@@ -21,7 +22,7 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.observers import EdgeObserver, Settled
 from tandem.specdec.presets import VerifySettings
-from tandem.specdec.rules import TargetProbs, payload_type, probs_of
+from tandem.specdec.rules import TargetProbs, probs_of
 
 MAX_TOP_LOGPROBS = 20
 """Likeliest tokens that go with a token; each is 8 bytes on the way to the edge."""
@@ -39,14 +40,13 @@ def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
     distribution, or hears of fewer than `top` likeliest tokens where it draws one."""
     if settings.cloud_draws:
         return
-    if not payload_type(settings).exact:
-        name = settings.preset_name
+    name = settings.preset_name
+    if not settings.rejection_payload.exact:
         why = f"the preset '{name}' is lossy: the distribution of a drawn token is unknown"
         raise InvalidArgument("logprobs", why)
-    if payload_type(settings).kind is SparsePayload and top > settings.payload_top:
-        most = settings.payload_top
-        name = settings.preset_name
-        why = f"at most payload_top of the preset '{name}', which is {most}"
+    sparse = settings.rejection_payload is RejectionPayload.LOSSLESS_SPARSE
+    if sparse and top > settings.payload_top:
+        why = f"at most payload_top of the preset '{name}', which is {settings.payload_top}"
         raise InvalidArgument("top_logprobs", why)
 
 

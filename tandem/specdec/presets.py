@@ -22,7 +22,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.rules import RuleChoices, acceptance_type, payload_type
+from tandem.specdec.rules import RuleChoices, acceptance_type
 
 MAX_DRAFT_LENGTH = 64
 MAX_WAITING_DISTRIBUTIONS = 64
@@ -48,8 +48,6 @@ class SharedChoices(RuleChoices):
     uplink: Uplink
     uplink_precision: Precision = "float32"
     truncation: Truncation = NO_TRUNCATION
-    idle_weight: float = 1.0
-    """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
     expansion: tuple[int, ...] = ()
     """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
     exits: int = 0
@@ -114,7 +112,7 @@ class Preset(SharedChoices):
         """True if the output distribution may differ from the target's."""
         if self.split_layers:
             return self.uplink_precision != "float32"
-        exact = acceptance_type(self).exact and payload_type(self).exact
+        exact = acceptance_type(self).exact and self.rejection_payload.exact
         return self.drafts and (not exact or self.truncate_after_sampling)
 
     @property
@@ -155,20 +153,12 @@ class Preset(SharedChoices):
         window = max(self.schedule.window, MAX_DRAFT_LENGTH)
         return replace(self, schedule=replace(self.schedule, window=window))
 
-    @property
-    def decode_when_idle(self) -> bool:
-        return self.schedule.decode_when_idle
-
-    @property
-    def branch_tokens(self) -> int:
-        """Most tokens that pre-drafting keeps in the draft KV beside the text itself."""
-        longest = self.schedule.window + self.schedule.chunk + 1
-        return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
-
     def spare_tokens(self, max_tokens: int) -> int:
         """Return the most tokens that the draft KV holds beside a text of `max_tokens`: those of
         branches, none of which is longer than that, or of a tree."""
-        return min(self.branch_tokens, self.predraft_workers * max_tokens) + self.tree_nodes
+        longest = min(self.schedule.window + self.schedule.chunk + 1, max_tokens)
+        workers = 0 if self.predraft is Predraft.OFF else self.predraft_workers
+        return workers * longest + self.tree_nodes
 
     def with_draft_length(self, length: int) -> Preset:
         """Return the same method with another draft length, the cloud's where the edge drafts
@@ -233,8 +223,6 @@ class Preset(SharedChoices):
         if self.control is Control.LEAST_COST:
             _require(schedule.decode_when_idle, "control", f"{self.control} needs decode_when_idle")
             _require(self.drafter_invariant, "control", f"{self.control} needs a coupled text")
-            why = f"must be 1: {self.control} minimises time"
-            _require(self.idle_weight == 1, "idle_weight", why)
         if self.expansion:
             self._validate_tree_drafting()
         elif self.drafts and not self.drafter_invariant:
@@ -312,7 +300,6 @@ class VerifySettings(SharedChoices):
         _check_range("payload_tail_draws", self.payload_tail_draws, 0, MAX_PAYLOAD_TAIL_DRAWS)
         sent = self.payload_top > 0 or self.rejection_payload is not RejectionPayload.TOP_K
         _require(sent, "payload_top", "must be at least 1 where it is all that is sent")
-        _check_range("idle_weight", self.idle_weight, 0, 1)
         self.truncation.validate(MAX_VOCABULARY_SIZE)
         _check_range("exits", self.exits, 0, MAX_EXITS)
         self._validate_payloads()

@@ -7,27 +7,15 @@ here."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tandem.core.errors import ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.specdec.events import Finish, Reconnect
-from tandem.specdec.liveness import Phase
+from tandem.specdec.liveness import Liveness, Phase
 
 Output = TypeVar("Output")
 """What a machine asks of its shell, besides `Reconnect` and `Finish`, which all of them ask."""
-
-
-class SignsOfLife(Protocol):
-    """Liveness of the peer, or of several that are all needed; see `Liveness`."""
-
-    @property
-    def goes_on_alone(self) -> bool: ...
-    def connected(self, now: float) -> None: ...
-    def lost(self, now: float, stuck_s: float = 0.0) -> float: ...
-    def tick(self, now: float) -> None: ...
-    def is_dead(self, now: float) -> bool: ...
-    def is_given_up(self, now: float) -> bool: ...
 
 
 class Resumable(ABC, Generic[Output]):
@@ -36,27 +24,27 @@ class Resumable(ABC, Generic[Output]):
     Its shell calls `connect` on each fresh stream, `lost` when one broke, `tick` regularly and
     `cancel` when the caller leaves; it does what each returns. `phase` says what is open."""
 
-    def __init__(self, peer: SignsOfLife, phase: Phase = Phase.CONNECTING) -> None:
+    def __init__(self, liveness: Liveness, phase: Phase = Phase.CONNECTING) -> None:
         """Begin a request.
 
         Args:
-            peer: when the other end counts as dead, and as given up.
+            liveness: when the other end counts as dead, and as given up.
             phase: RUNNING where the other end opens the stream."""
         self.phase = phase
         self.finish_reason: FinishReason | None = None
-        self._peer = peer
+        self._liveness = liveness
 
     @property
     def goes_on_alone(self) -> bool:
         """True if this end continues alone once the other is given up."""
-        return self._peer.goes_on_alone
+        return self._liveness.goes_on_alone
 
     def connect(self, now: float) -> list[Output | Reconnect | Finish]:
         """Take a fresh stream into use: open or resume the request at the committed text."""
         if self.phase is not Phase.CONNECTING:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
-        self._peer.connected(now)
+        self._liveness.connected(now)
         return self._open_stream(now)
 
     def lost(self, now: float, stuck_s: float = 0.0) -> list[Output | Reconnect | Finish]:
@@ -68,15 +56,15 @@ class Resumable(ABC, Generic[Output]):
 
     def tick(self, now: float) -> list[Output | Reconnect | Finish]:
         """Ping a silent peer, notice a dead one, and give up a lost one, as time has passed."""
-        self._peer.tick(now)
+        self._liveness.tick(now)
         if self.phase is Phase.CONNECTING:
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:
             return []
-        if self._peer.is_dead(now):
+        if self._liveness.is_dead(now):
             return self.lost(now)
         # The outage began with earlier streams: of this one's connection nothing bad is known.
-        if self._peer.is_given_up(now):
+        if self._liveness.is_given_up(now):
             return self._miss_stream(now, lost=False)
         return self._ping(now)
 
@@ -89,7 +77,7 @@ class Resumable(ABC, Generic[Output]):
     ) -> list[Output | Reconnect | Finish]:
         """Leave a stream on which nothing more is expected, and give up if that is due."""
         reconnect = self._leave_stream(lost=lost)
-        self._count_loss(self._peer.lost(now, stuck_s))
+        self._count_loss(self._liveness.lost(now, stuck_s))
         return [*reconnect, *self._give_up_if_due(now)]
 
     def _leave_stream(self, *, lost: bool = True) -> list[Output | Reconnect | Finish]:
@@ -100,7 +88,7 @@ class Resumable(ABC, Generic[Output]):
         return [Reconnect(lost=lost)]
 
     def _give_up_if_due(self, now: float) -> list[Output | Reconnect | Finish]:
-        if not self._peer.is_given_up(now):
+        if not self._liveness.is_given_up(now):
             return []
         if not self.goes_on_alone:
             return self._finish(FinishReason.ERROR)

@@ -99,7 +99,7 @@ class RuleChoices:
     def cloud_draws(self) -> bool:
         """True if the cloud draws every token except the drafts, and so knows their
         distributions."""
-        return payload_type(self).kind is int
+        return self.rejection_payload is RejectionPayload.TOKEN
 
 
 class AcceptanceRule(ABC):
@@ -270,68 +270,34 @@ def probs_of(target: TargetProbs) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadRule(ABC):
-    """Payload of a rejection: at most `top` entries and `tail_draws` draws."""
+class PayloadRule:
+    """What a rejection brings, which `kind` says: at most `top` entries and `tail_draws` draws."""
 
-    exact: ClassVar[bool] = True
-    """Whether the recovered token's distribution is the residual's."""
-    kind: ClassVar[type]
-    """Of the payload: int (the cloud draws the token), FullPayload or SparsePayload."""
     rule: AcceptanceRule
     rng: RandomSource
+    kind: RejectionPayload = RejectionPayload.TOKEN
     top: int = 0
     tail_draws: int = 0
 
-    @abstractmethod
     def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
         """Return the outcome of the verdict that rejects `proposal`."""
-
-
-class TokenPayload(PayloadRule):
-    """The cloud draws the token itself."""
-
-    __slots__ = ()
-    kind = int
-
-    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        return self.rule.recovered(target, proposal, position)
-
-
-class FullDistributionPayload(PayloadRule):
-    """DSSD: the whole target distribution, the edge draws."""
-
-    __slots__ = ()
-    kind = FullPayload
-
-    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        return FullPayload(probs_of(target))
-
-
-class LosslessSparsePayload(PayloadRule):
-    """Top entries, tail mass, tail draws; the edge draws, exactly."""
-
-    __slots__ = ()
-    kind = SparsePayload
-
-    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        return make_sparse_payload(
-            probs_of(target),
-            top=self.top,
-            tail_draws=self.tail_draws,
-            rng=self.rng,
-            position=position,
-        )
-
-
-class TopKPayload(PayloadRule):
-    """PicoSpec: the head of the target distribution alone; the edge draws, with a bias."""
-
-    __slots__ = ()
-    exact = False
-    kind = SparsePayload
-
-    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        return make_top_k_payload(probs_of(target), self.top)
+        match self.kind:
+            case RejectionPayload.TOKEN:
+                return self.rule.recovered(target, proposal, position)
+            case RejectionPayload.FULL_DISTRIBUTION:
+                return FullPayload(probs_of(target))
+            case RejectionPayload.TOP_K:
+                return make_top_k_payload(probs_of(target), self.top)
+            case RejectionPayload.LOSSLESS_SPARSE:
+                return make_sparse_payload(
+                    probs_of(target),
+                    top=self.top,
+                    tail_draws=self.tail_draws,
+                    rng=self.rng,
+                    position=position,
+                )
+            case _:
+                assert_never(self.kind)
 
 
 def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
@@ -352,21 +318,7 @@ def acceptance_rule(
     return acceptance_type(choices).of(choices, seed, rng, keep_probs)
 
 
-def payload_type(choices: RuleChoices) -> type[PayloadRule]:
-    """Return the class of the rejection payload that a preset names."""
-    match choices.rejection_payload:
-        case RejectionPayload.TOKEN:
-            return TokenPayload
-        case RejectionPayload.FULL_DISTRIBUTION:
-            return FullDistributionPayload
-        case RejectionPayload.TOP_K:
-            return TopKPayload
-        case RejectionPayload.LOSSLESS_SPARSE:
-            return LosslessSparsePayload
-        case _:
-            assert_never(choices.rejection_payload)
-
-
 def payload_rule(choices: RuleChoices, rule: AcceptanceRule, rng: RandomSource) -> PayloadRule:
     """Return the rejection payload that a preset names."""
-    return payload_type(choices)(rule, rng, choices.payload_top, choices.payload_tail_draws)
+    kind = choices.rejection_payload
+    return PayloadRule(rule, rng, kind, choices.payload_top, choices.payload_tail_draws)

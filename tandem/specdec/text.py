@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens
-
-
-class TextLimits(Protocol):
-    """The part of a request that says where its answer ends."""
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def ignore_eos(self) -> bool: ...
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
 
 
 class CommittedText:
@@ -27,15 +13,23 @@ class CommittedText:
 
     Invariant: nothing is committed after the token that ends the text."""
 
-    def __init__(self, request: TextLimits, completes_stop: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        eos_token_ids: frozenset[int],
+        ignore_eos: bool,
+        completes_stop: Callable[[int], bool],
+    ) -> None:
         """Start with the prompt. `completes_stop` is called once per answer token and returns
         whether a stop string ends with it."""
-        self.tokens = PrefixedTokens(request.prompt_ids)
-        self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
-        self._ignore_eos = request.ignore_eos
+        self.tokens = PrefixedTokens(prompt_ids)
+        self.eos = frozenset() if ignore_eos else eos_token_ids
+        self._ignore_eos = ignore_eos
         self._completes_stop = completes_stop
-        self._first = len(request.prompt_ids)
-        self.length_limit = self._first + request.max_tokens
+        self._first = len(prompt_ids)
+        self.length_limit = self._first + max_tokens
 
     def take_eos(self, eos_token_ids: frozenset[int]) -> None:
         """Take the target model's end-of-sequence tokens: both ends must stop together."""

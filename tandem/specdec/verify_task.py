@@ -5,10 +5,9 @@ from __future__ import annotations
 from tandem.core.frozen import frozen
 from tandem.core.probs import Array
 from tandem.core.tree import depths
-from tandem.specdec.judge import Judge
+from tandem.specdec.judge import Judge, Preparation
 from tandem.specdec.logprobs import PromptReader
 from tandem.specdec.rounds.exits import EarlyJudge
-from tandem.specdec.rounds.preverify import Preparation
 
 
 @frozen

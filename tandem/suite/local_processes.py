@@ -6,9 +6,10 @@ import asyncio
 import os
 import shutil
 import socket
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -188,7 +189,7 @@ class LocalSuite:
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """Return the flags of each service; opens the emulated links."""
         settings = self.settings
-        free = free_ports(len(PORTS) + settings.verifiers - 1)
+        free = stack.enter_context(reserved_ports(len(PORTS) + settings.verifiers - 1))
         ports = dict(zip(PORTS, free, strict=False))
         remote = settings.cloud
         clouds = () if remote is not None else (ports["verifier"], *free[len(PORTS) :])
@@ -365,10 +366,16 @@ def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]
     return {"target-tokenizer": place}
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nobody listens on."""
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Find `count` ports for services that start meanwhile. On Linux nobody else gets one of them:
+    a connection of another program may have it before its service listens."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # servers set it too
+        ports = [each.getsockname()[1] for each in sockets]
+        if sys.platform != "linux":
+            stack.close()
+        yield ports

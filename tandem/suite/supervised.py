@@ -10,6 +10,8 @@ import runpy
 import signal
 import sys
 
+from tandem.suite.process_end import leave
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -19,17 +21,11 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):  # it ended before the kernel was told
             sys.exit(1)
-    exit_code = 0
     try:
         run_module(module, arguments)
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            raise
-        exit_code = end.code or 0
-    # The module has closed what it opened; tearing torch down would take most of a second.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
+    except SystemExit as ended:
+        leave(ended)
+    leave(SystemExit(0))
 
 
 def run_module(module: str, arguments: list[str]) -> None:

@@ -20,7 +20,6 @@ from tandem.api.options import (
 from tandem.core.prompt import Turn
 from tandem.generation.request import request_from_proto, request_to_proto
 from tandem.specdec.choices import Predraft
-from tandem.specdec.overrides import Override
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 
@@ -40,9 +39,9 @@ def test_options_become_a_request() -> None:
     assert request.prompt == (Turn("user", "hi"),)
     assert (request.stop, request.params.seed, request.params.max_tokens) == (("\n",), 4, 7)
     assert request.overrides == (
-        Override("window", 6),
-        Override("chunk", 6),
-        Override("bonus", False),
+        "window=6",
+        "chunk=6",
+        "bonus=False",
     )
     assert request.composed_preset().schedule.window == 6
 
@@ -69,7 +68,7 @@ def composed(preset: Preset | AggregationPreset) -> Preset | AggregationPreset:
         *PRESETS.values(),
         *AGGREGATION_PRESETS.values(),
         replace(PRESETS["mc-dsd"], name="mine", payload_top=9),
-        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES, idle_weight=0.25),
+        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES, confidence_threshold=0.25),
         PRESETS["dsd"].with_expansion((3, 2)),
         replace(PRESETS["mc-dsd"], expansion=()),
         tandem.preset("stream", window=8, chunk=4, predraft="off"),

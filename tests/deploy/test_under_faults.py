@@ -216,8 +216,8 @@ def test_prometheus_is_stopped(chaos: Chaos) -> None:
         chaos.suite.container("prometheus").stop(timeout=3)
         return time.time()
 
-    answers, _, stopped_s = chaos.during(stop, [from_documents(), *flowing()])
-    chaos.suite.wait_until_logged("edge-aggregator", "metrics server lost", stopped_s)
+    answers, stopping_s, _ = chaos.during(stop, [from_documents(), *flowing()])
+    chaos.suite.wait_until_logged("edge-aggregator", "metrics server lost", stopping_s)
     answers.append(ask(chaos.endpoint, from_documents()))
     chaos.note("prometheus stopped", answers)
     assert [answer.status for answer in answers] == ["ok"] * len(answers)

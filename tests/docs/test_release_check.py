@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import REPOSITORY
 from tools.release_check import license_problems, tree_problems, version_problems
 
 FILES = {
@@ -51,8 +52,15 @@ def test_a_consistent_commit_has_no_problem(repository: Path) -> None:
     [
         ("tandem/core/version.py", "1.2.0", "1.3.0", "the newest version is 1.2.0"),
         ("CHANGELOG.md", "1.2.0", "1.2.1", "the newest version is 1.2.1"),
+        (
+            "CHANGELOG.md",
+            "[Unreleased]\n",
+            "[Unreleased]\n\n- A change.\n",
+            "Unreleased has entries",
+        ),
         ("CITATION.cff", "version: 1.2.0", "version: 1.1.0", "version is 1.1.0"),
         ("CITATION.cff", "2030-01-02", "2030-01-03", "date-released is 2030-01-03"),
+        ("CITATION.cff", "date-released: 2030-01-02\n", "", "date-released is none"),
         ("CITATION.cff", "Apache-2.0", "MIT", "license is MIT"),
         ("deploy/k8s/tandem/Chart.yaml", "version: 1.2.0", "version: 1.1.0", "version is 1.1.0"),
         ("deploy/k8s/tandem/Chart.yaml", '"1.2.0"', '"1.1.0"', "appVersion is 1.1.0"),
@@ -67,6 +75,11 @@ def test_what_disagrees_is_named(
     found = problems(repository)
     assert any(named in problem for problem in found), found
     assert any("not clean" in problem and file in problem for problem in found), found
+
+
+def test_this_repository_cites_a_release_only_if_its_changelog_has_one() -> None:
+    found = [*version_problems(REPOSITORY)]
+    assert [problem for problem in found if problem.startswith("CITATION.cff")] == []
 
 
 def test_a_tag_that_exists_is_named(repository: Path) -> None:

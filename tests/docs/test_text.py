@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ import yaml
 import tandem
 from tandem import __version__
 from tandem.core.tokens import TokenSource
-from tandem.gateway.schema import TandemOptions
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.docs.blocks import PAGES
@@ -26,6 +26,24 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 FENCED = re.compile(r"^ *```.*?^ *```\s*$", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def all_files() -> tuple[str, ...]:
+    """The paths of the program's files, relative to the repository."""
+    found = (path for room in ROOMS for path in (REPOSITORY / room).rglob("*") if path.is_file())
+    return tuple(path.relative_to(REPOSITORY).as_posix() for path in found)
+
+
+@cache
+def all_words() -> frozenset[str]:
+    """The words in the program and in its protocol, without its tests."""
+    files = [name for name in all_files() if name.endswith((".py", ".proto"))]
+    texts = (text_of(name) for name in files if not name.startswith("tests/"))
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+ROOMS = ("tandem", "lab", "protos", "tests", "tools", "deploy", "examples")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=str)
 
@@ -105,23 +123,8 @@ def test_the_benchmarks_compare_every_lossless_preset() -> None:
     assert {name for name, preset in PRESETS.items() if not preset.lossy} <= compared
 
 
-def test_the_overview_has_the_figures_of_the_benchmarks() -> None:
-    overview = text_of("README.md").partition("## Measured results")[2].partition("\n## ")[0]
-    cells = "\n".join(
-        row.partition(" | ")[2] for row in overview.splitlines() if row.startswith("| ")
-    )
-    figures = set(re.findall(r"\d[\d,.]*\d", cells))
-    assert len(figures) > 10
-    missing = {figure for figure in figures if figure not in text_of("docs/benchmarks.md")}
-    assert missing == set()
-
-
-def test_every_field_of_a_request_over_http_is_described() -> None:
-    (section,) = re.findall(
-        r"^## The field `tandem` in a request.*?^## ", text_of("docs/http-api.md"), re.M | re.S
-    )
-    keys = {key for row in re.findall(r"^\| (.*?) \|", section, re.M) for key in CODE.findall(row)}
-    assert keys == set(TandemOptions.model_fields)
+def test_every_token_source_is_described() -> None:
+    section = text_of("docs/http-api.md").partition("## The field tandem")[2]
     assert {str(source) for source in TokenSource} <= set(CODE.findall(section))
 
 
@@ -161,7 +164,7 @@ def test_everything_public_in_python_is_described() -> None:
 def test_every_extra_is_described() -> None:
     described = set(CODE.findall(prose_of("docs/installation.md")))
     for project in ("pyproject.toml", "lab/pyproject.toml"):
-        extras = tomllib.loads(text_of(project))["project"]["optional-dependencies"]
+        extras = tomllib.loads(text_of(project))["project"].get("optional-dependencies", {})
         assert set(extras) <= described, project
 
 
@@ -214,3 +217,21 @@ def test_the_papers_are_cited_alike_everywhere() -> None:
     identifiers = {"2504.11197", "2507.12000", "2505.21594", "2603.19133", "2512.16273"}
     for page in ("NOTICE", "CITATION.cff", "docs/presets.md"):
         assert set(re.findall(r"\b\d{4}\.\d{5}\b", text_of(page))) == identifiers, page
+
+
+NAME = re.compile(r"(?:[A-Z][a-z]+){2,}(\.\w+)?|[a-z]+(_[a-z]+)+|[\w/]+\.(py|mjs|json|tpl)")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "internals" in page.parts], ids=str)
+def test_names_in_the_internals_exist(page: Path) -> None:
+    """Classes, functions, fields and files: of the code, of protos or of a library it imports."""
+    names = {code for code in CODE.findall(prose_of(page)) if NAME.fullmatch(code)}
+    assert [name for name in names if not exists(name)] == []
+
+
+def exists(name: str) -> bool:
+    if not re.search(r"\.(py|mjs|json|tpl)$", name):
+        return set(name.split(".")) <= all_words()
+    stem = name.rpartition("/")[2].partition(".")[0]
+    written = name.endswith(".json") and stem in all_words()
+    return written or any(f"/{file}".endswith(f"/{name}") for file in all_files())

@@ -35,6 +35,11 @@ IMAGES_REFUSED = ("invalid_request_error", "messages: the tokens of images canno
 KEY = new_key(bytes([7]) * KEY_BYTES)
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
+CITED = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "It rains."},
+    "citations": {"enabled": True},
+}
 CALLS = (
     'So: <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -257,6 +262,26 @@ async def test_blocks_are_turns() -> None:
     assert request.params.images == (b"heron",)
 
 
+async def test_what_is_said_of_documents_and_results_is_in_the_prompt() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    document = {**CITED, "citations": {"enabled": False}, "title": "Rome", "context": "May."}
+    failed = {"type": "tool_result", "tool_use_id": "t1", "content": "no city", "is_error": True}
+    request = request_of(
+        messages=[
+            {"role": "user", "content": [document, {"type": "text", "text": " And here?"}]},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [failed]},
+        ],
+        tools=[{**TOOL, "type": "custom", "input_examples": [{"city": "Oslo"}]}],
+    )
+    turns = request.prompt
+    assert isinstance(turns, tuple)
+    assert turns[0] == Turn("user", "Rome\nMay.\nIt rains. And here?")
+    assert turns[2] == Turn("tool", "Error: no city", tool_call_id="t1")
+    (tool,) = json.loads(request.tools)
+    assert tool["function"]["parameters"] == {**SCHEMA, "examples": [{"city": "Oslo"}]}
+
+
 @pytest.mark.parametrize(
     ("choice", "same"),
     [
@@ -307,6 +332,22 @@ async def test_tool_choices_are_a_chat_s(choice: dict[str, Any], same: dict[str,
             *(400, "invalid_request_error", "mcp_servers: is not supported; send"),
         ),
         ({"stop_sequence": ["a"]}, 400, "invalid_request_error", "Unknown parameter: stop_"),
+        (
+            {"output_config": {"task_budget": {"type": "tokens", "total": 9000}}},
+            *(400, "invalid_request_error", "output_config.task_budget: is not supported; send"),
+        ),
+        (
+            {"thread": {"type": "create"}},
+            *(400, "invalid_request_error", "thread: is not supported; "),
+        ),
+        (
+            {"messages": [{"role": "user", "content": [CITED]}]},
+            *(
+                400,
+                "invalid_request_error",
+                "messages.0.content.0.document.citations.enabled: is not",
+            ),
+        ),
     ],
 )
 async def test_what_is_refused_is_named_as_the_caller_named_it(
@@ -335,7 +376,7 @@ async def test_the_key_may_come_in_anthropic_s_header(tmp_path: Path) -> None:
         counted = await http.post(COUNT, json=chat_body(), headers=own)
         assert counted.json() == {"input_tokens": len("hello")}
         elsewhere = await http.post("/v1/chat/completions", json=chat_body(), headers=own)
-        assert elsewhere.status_code == 401
+        assert elsewhere.status_code == 200, "its clients ask other addresses, too"
 
 
 async def test_failures_of_the_suite_are_anthropic_s_errors() -> None:

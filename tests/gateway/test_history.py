@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionMessage
 
 from tandem.core.prompt import Turn
 from tandem.gateway.errors import ApiError
-from tandem.gateway.request_reading import RequestLimits, chat_requests
+from tandem.gateway.request_reading import RequestLimits, chat_requests, conversation
 from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import ChatCompletionRequest
 from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite
@@ -86,8 +86,9 @@ def test_parts_of_other_dialects_are_read() -> None:
         {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "annotations": []},
         {"type": "input_text", "text": "b", "prompt_cache": None},
         {"type": "output_text", "text": "c", "logprobs": []},
+        {"type": "refusal", "refusal": "d"},
     ]
-    assert turns_of({"role": "user", "content": parts}) == (Turn("user", "abc"),)
+    assert turns_of({"role": "user", "content": parts}) == (Turn("user", "abcd"),)
     thinking = {"type": "thinking", "thinking": "so", "signature": "x"}
     assert turns_of({"role": "assistant", "content": [thinking, parts[0]]}) == (
         Turn("assistant", "a", reasoning_content="so"),
@@ -156,7 +157,6 @@ def test_text_beside_calls_may_come_in_parts() -> None:
         ({"prefix": True}, "prefix", "continue_final_message"),
         ({"images": ["aGk="]}, "images", "image_url"),
         ({"role": "function", "name": "now"}, "role", "tool_call_id"),
-        ({"content": [{"type": "refusal", "refusal": "no"}]}, "content", "`text`"),
         ({"content": [{"type": "tool_use", "name": "now"}]}, "content", "tool_calls"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "content", "transcript"),
         ({"role": "user", "content": [{"type": "image", "source": {}}]}, "content", "image_url"),
@@ -219,7 +219,8 @@ def test_items_of_a_response_are_taken_back_too() -> None:
     ]
     asked = ResponsesRequest.model_validate({"model": "m", "input": items})
     messages = as_chat(asked).messages
-    assert [message.content for message in messages] == ["noon", None, "12"]
+    turns, _ = conversation(messages)
+    assert [turn.content for turn in turns] == ["noon", "", "12"]
     assert [message.thoughts for message in messages] == ["so", "", ""]
     before_a_call = ResponsesRequest.model_validate({"model": "m", "input": [thought, call]})
     assert [message.thoughts for message in as_chat(before_a_call).messages] == ["so"]

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tandem.core.errors import ResourceExhausted
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.event_stream import Write
 from tandem.gateway.kept_answers import KeptAnswer, KeptAnswers
@@ -47,6 +48,7 @@ class Waiting(NoTexts):
     running: int = 0
     leaving: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    refusal: Exception | None = None
 
     def __post_init__(self) -> None:
         self.begun.set()
@@ -60,6 +62,8 @@ class Waiting(NoTexts):
         self, request: GenerationRequest, timeout_s: float
     ) -> AsyncGenerator[Generated]:
         await self.begun.wait()
+        if self.refusal is not None:
+            raise self.refusal
         self.running += 1
         answer = Generated(preset="auto", session="s", prompt_tokens=3)
         try:
@@ -96,8 +100,12 @@ class Served:
         return address_of(await self.begun())
 
     async def idle(self) -> None:
+        await self.running(0)
+
+    async def running(self, count: int) -> None:
+        """Return once so many answers are under way."""
         async with asyncio.timeout(TIMEOUT_S):
-            while self.suite.running:
+            while self.suite.running != count:
                 await asyncio.sleep(0.005)
 
     async def response(self, number: str, status: str) -> dict[str, Any]:
@@ -208,8 +216,7 @@ async def test_nobody_but_its_owner_finds_an_answer(what: str) -> None:
         unknown = await here.http.get(f"{address[:-4]}0000", headers=stranger)
         assert (refused.status_code, unknown.status_code) == (404, 404)
         assert refused.json()["error"]["code"] == unknown.json()["error"]["code"] == "not_found"
-        if what == "response":
-            assert (await here.http.delete(address, headers=stranger)).status_code == 404
+        assert (await here.http.delete(address, headers=stranger)).status_code == 404
         assert (await here.http.get(address)).status_code == 200
 
 
@@ -233,23 +240,28 @@ async def test_an_answer_is_kept_while_somebody_reads_it() -> None:
         assert texts((await reading).text) == TEXT
 
 
-async def test_a_key_has_so_many_answers_kept_and_another_has_its_own(
+async def test_a_key_alone_may_have_all_places_and_two_share_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_OF_ONE", 2)
-    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_KEPT", 3)
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_KEPT", 4)
+    other = {"Authorization": f"Bearer {OTHER}"}
+
+    async def asked(**more: Any) -> httpx2.Response:
+        return await here.http.post(RESPONSES, json=BACKGROUND, **more)
+
     async with served(keys=True) as here:
-        made = [(await here.http.post(RESPONSES, json=BACKGROUND)).json()["id"] for _ in range(2)]
-        assert (await here.http.post(RESPONSES, json=BACKGROUND)).status_code == 429
-        other = {"Authorization": f"Bearer {OTHER}"}
-        statuses = [
-            (await here.http.post(RESPONSES, json=BACKGROUND, headers=other)).status_code
-            for _ in range(2)
-        ]
-        assert statuses == [200, 429], "three are kept"
-        assert here.suite.running == 3
-        assert (await here.http.delete(f"{RESPONSES}/{made[0]}")).json()["deleted"]
-        assert (await here.http.post(RESPONSES, json=BACKGROUND)).status_code == 200
+        made = [(await asked()).json()["id"] for _ in range(4)]
+        assert (await asked()).status_code == (await asked(headers=other)).status_code == 429
+        await here.running(4)
+        for number in made[:2]:
+            assert (await here.http.delete(f"{RESPONSES}/{number}")).json()["deleted"]
+        refused = await asked()
+        assert refused.status_code == 200, "it has two of four, and one is left"
+        refused = await asked()
+        assert refused.status_code == 429, "the last one is left to whom has none"
+        assert "holds 3 of 4" in refused.json()["error"]["message"]
+        assert (await asked(headers=other)).status_code == 200
+        await here.running(4)
 
 
 async def test_events_that_are_not_kept_any_more_are_said_to_be_gone(
@@ -271,8 +283,11 @@ async def test_events_that_are_not_kept_any_more_are_said_to_be_gone(
 
 async def test_a_response_in_the_background_is_there_when_it_is_asked_for() -> None:
     async with served() as here:
+        here.suite.begun.clear()
         made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
-        assert (made["status"], made["background"]) == ("in_progress", True)
+        assert (made["status"], made["background"]) == ("queued", True)
+        here.suite.begun.set()
+        await here.response(made["id"], "in_progress")
         here.suite.resumed.set()
         done = await here.response(made["id"], "completed")
         assert done["output"][0]["content"][0]["text"] == TEXT
@@ -287,33 +302,83 @@ async def test_a_response_in_the_background_is_there_when_it_is_asked_for() -> N
 async def test_a_response_that_is_deleted_ends() -> None:
     async with served() as here:
         made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
-        assert here.suite.running == 1
+        await here.running(1)
         gone = (await here.http.delete(f"{RESPONSES}/{made['id']}")).json()
         assert gone == {"id": made["id"], "object": "response", "deleted": True}
         await here.idle()
         assert (await here.http.get(f"{RESPONSES}/{made['id']}")).status_code == 404
 
 
+async def test_a_stream_that_is_deleted_ends() -> None:
+    async with served() as here:
+        address = await here.begun_address()
+        number = address.rpartition("/")[2]
+        assert here.suite.running == 1
+        gone = (await here.http.delete(address)).json()
+        assert gone == {"id": number, "object": "stream", "deleted": True}
+        await here.idle()
+        assert (await here.http.get(address)).status_code == 404
+
+
+async def test_a_response_in_the_background_that_is_refused_has_failed() -> None:
+    async with served() as here:
+        here.suite.refusal = ResourceExhausted("all is in use")
+        made = await here.http.post(RESPONSES, json=BACKGROUND)
+        assert made.status_code == 200
+        failed = await here.response(made.json()["id"], "failed")
+        assert failed["error"] == {"code": "rate_limit_exceeded", "message": "all is in use"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, chat_body(tandem={"resumable": True}), "tandem.resumable"),
+        (RESPONSES, {**BACKGROUND, "store": False}, "background"),
+        (RESPONSES, {"model": MODEL, "input": "a", "tandem": {"resumable": True}}, "tandem."),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused(path: str, body: dict[str, Any], param: str) -> None:
+    async with served() as here:
+        here.suite.resumed.set()
+        refused = await here.http.post(path, json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"].startswith(param)
+
+
+async def test_a_message_is_taken_up_with_the_header_of_its_api() -> None:
+    body = {**RESUMABLE, "max_tokens": 9}
+    async with served(keys=True) as here:
+        here.suite.resumed.set()
+        headers = {"x-api-key": OWNER}
+        async with httpx2.AsyncClient(base_url=here.http.base_url, headers=headers) as http:
+            whole = await http.post("/v1/messages", json=body)
+            number = whole.text.partition("id: ")[2].partition(":")[0]
+            again = await http.get(f"{STREAMS}/{number}")
+            assert (whole.status_code, again.status_code) == (200, 200)
+            assert again.text == whole.text
+
+
 async def test_answers_that_begin_at_once_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_OF_ONE", 2)
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_KEPT", 2)
     async with served(keys=True) as here:
         here.suite.begun.clear()
-        asking = [asyncio.create_task(here.http.post(RESPONSES, json=BACKGROUND)) for _ in range(6)]
+        asking = [asyncio.create_task(here.http.post(CHAT, json=RESUMABLE)) for _ in range(6)]
         await asyncio.wait(asking, timeout=0.3)
         here.suite.begun.set()
+        here.suite.resumed.set()
         statuses = sorted([(await each).status_code for each in asking])
         assert statuses == [200, 200, 429, 429, 429, 429]
-        assert here.suite.running == 2
 
 
 async def test_answers_that_were_read_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_OF_ONE", 2)
+    monkeypatch.setattr("tandem.gateway.kept_answers.MOST_KEPT", 2)
     async with served(keys=True) as here:
         here.suite.resumed.set()
         for _ in range(4):
             stream = await here.http.post(CHAT, json=RESUMABLE)
             assert (stream.status_code, texts(stream.text)) == (200, TEXT)
         made = [(await here.http.post(RESPONSES, json=BACKGROUND)).json()["id"] for _ in range(2)]
+        await asyncio.sleep(0.05)
         await here.idle()
         assert (await here.http.post(CHAT, json=RESUMABLE)).status_code == 429, "nobody read them"
         await here.response(made[0], "completed")
@@ -358,7 +423,7 @@ async def test_an_answer_ends_with_its_key(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("tandem.gateway.kept_answers.RECHECK_S", 0.05)
     async with served(keys=True) as here:
         assert (await here.http.post(RESPONSES, json=BACKGROUND)).status_code == 200
-        assert here.suite.running == 1
+        await here.running(1)
         others = parse_keys(key_line("other", OTHER, {Scope.GENERATE}))
         monkeypatch.setattr("tests.gateway.test_kept_answers.KEYS", others)
         await here.idle()

@@ -17,7 +17,7 @@ from tandem.gateway.catalog import Catalog
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
 from tandem.gateway.responses import ResponsesRequest, as_chat
-from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
+from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest, neutral_fields
 from tandem.generation.request import GenerationRequest
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -75,6 +75,8 @@ def refusal(**more: Any) -> tuple[str, str]:
         {"dry_multiplier": 0, "xtc_probability": 0.0, "mirostat_tau": 5.0, "repeat_last_n": -1},
         {"stop_regex": None, "samplers": "", "top_n_sigma": -1, "lora": [], "num_beams": 1},
         {"repeat_penalty": None, "n_predict": None, "max_tokens": None, "truncate": None},
+        {"penalize_newline": True, "num_keep": 4, "n_probs": 0, "moderation": None},
+        {"response_format": {"type": "text", "shema": {}}, "prompt_embeds": None},
     ],
 )
 def test_what_changes_nothing_is_taken(more: dict[str, Any]) -> None:
@@ -121,22 +123,33 @@ ONLY_OF_CHATS: dict[str, Any] = {
     "ignore_eos": True,
     "chat_template_kwargs": {"enable_thinking": False},
     "max_completion_tokens": 3,
+    "skip_special_tokens": False,
+    "include_reasoning": False,
+    "thinking_token_budget": 0,
+    "enable_thinking": False,
+}
+OF_OTHER_SERVERS: dict[str, Any] = {
+    "mirostat": 2,
+    "bad_words": ["x"],
+    "penalize_newline": False,
+    "documents": [{"title": "a", "text": "b"}],
+    "logits_processors": ["x"],
 }
 
 
-@pytest.mark.parametrize("name", ONLY_OF_CHATS)
+@pytest.mark.parametrize("name", [*ONLY_OF_CHATS, *OF_OTHER_SERVERS])
 def test_what_other_apis_do_not_have_is_refused_there(name: str) -> None:
     message = {"role": "user", "content": "a"}
-    response = ResponsesRequest.model_validate(
-        {"model": MODEL, "input": "a", name: ONLY_OF_CHATS[name]}
-    )
-    asked = {"model": MODEL, "max_tokens": 9, "messages": [message], name: ONLY_OF_CHATS[name]}
+    more = {name: (ONLY_OF_CHATS | OF_OTHER_SERVERS)[name]}
+    response = ResponsesRequest.model_validate({"model": MODEL, "input": "a", **more})
+    asked = {"model": MODEL, "max_tokens": 9, "messages": [message], **more}
     turned: tuple[Callable[[], object], ...] = (
         lambda: as_chat(response),
         lambda: chat_of_messages(MessagesRequest.model_validate(asked)),
     )
     for turn in turned:
-        with pytest.raises(ApiError, match="ask /v1/chat/completions") as error:
+        words = "ask /v1/chat/completions" if name in ONLY_OF_CHATS else "is not supported here"
+        with pytest.raises(ApiError, match=words) as error:
             turn()
         assert error.value.param == name
 
@@ -148,9 +161,28 @@ def test_what_says_nothing_there_is_ignored() -> None:
         "stop": None,
         "logit_bias": {},
         "top_k": -1,
+        "skip_special_tokens": True,
+        "mirostat": 0,
+        "thinking_token_budget": -1,
     }
     more = {"include": ["reasoning.encrypted_content"], "service_tier": "auto", "user": "ann"}
     as_chat(ResponsesRequest.model_validate({"model": MODEL, "input": "a", **nothing, **more}))
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"moderation": {"model": "m"}}, "moderation"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "shema": {}}}}, "text.format"),
+    ],
+)
+def test_what_would_change_a_response_is_refused(more: dict[str, Any], param: str) -> None:
+    body = {"model": MODEL, "input": "a", **more}
+    with pytest.raises(ApiError) as error:
+        parse_body(json.dumps(body).encode(), ResponsesRequest, 512)
+    assert str(error.value.param).startswith(param)
 
 
 def test_the_thoughts_of_a_response_are_texts() -> None:
@@ -188,6 +220,38 @@ def test_a_seed_of_minus_one_is_a_random_one() -> None:
         ({"grammar": "root ::= x"}, "grammar", "guided_grammar"),
         ({"json_schema": {}}, "json_schema", "response_format"),
         ({"mirostat": 2}, "mirostat", "top_p"),
+        ({"mirostat": False}, "mirostat", "top_p"),
+        ({"penalize_newline": False}, "penalize_newline", "send true"),
+        ({"num_keep": 24}, "num_keep", "truncate"),
+        ({"n_probs": 2}, "n_probs", "logprobs"),
+        (
+            {"structured_outputs": {"choices": ["a"]}},
+            *("structured_outputs.choices", "did you mean 'structured_outputs.choice'?"),
+        ),
+        (
+            {"structured_outputs": {"structural_tag": "{}"}},
+            *("structured_outputs.structural_tag", "send a grammar"),
+        ),
+        ({"t_max_predict_ms": 50}, "t_max_predict_ms", "max_tokens"),
+        ({"prompt_embeds": "UQ=="}, "prompt_embeds", "prompt"),
+        ({"moderation": {"model": "m"}}, "moderation", "does not judge"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "guided_grammar"),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": " "}},
+            *("structured_outputs.whitespace_pattern", "send a grammar"),
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+            *("structured_outputs.disable_any_whitespace", "send a grammar"),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "shema": {}}}},
+            *("response_format.json_schema.shema", "did you mean 'response_format.json_schema.s"),
+        ),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {}}},
+            *("response_format.json_object.json_schema", "schema'?"),
+        ),
         ({"repeat_penalty": 2, "repetition_penalty": 1.5}, "repeat_penalty", "not both"),
         ({"n_predict": 3, "max_tokens": 4}, "n_predict", "not both"),
         ({"min_tokens": -1}, "min_tokens", "must be at least 0"),
@@ -245,6 +309,22 @@ def test_a_mistake_is_told_in_words_of_the_api(more: dict[str, Any], words: str)
     with pytest.raises(ApiError) as error:
         chat_request(**more)
     assert words in str(error.value.message)
+
+
+@pytest.mark.parametrize("name", ["echo", "suffix"])
+def test_what_only_completions_have_is_refused_in_chats(name: str) -> None:
+    with pytest.raises(ApiError, match="ask /v1/completions") as error:
+        chat_request(**{name: True if name == "echo" else "b"})
+    assert error.value.param == name
+
+
+def test_the_verbosity_of_an_answer_is_a_variable_of_the_template() -> None:
+    asked = {"model": MODEL, "input": "a", "text": {"verbosity": "low"}}
+    response = as_chat(ResponsesRequest.model_validate(asked))
+    assert response.template_variables == {"verbosity": "low"}
+    assert chat_request(verbosity="low").chat_template_kwargs == '{"verbosity": "low"}'
+    with pytest.raises(ApiError, match="only chats have it"):
+        text_request(verbosity="low")
 
 
 def test_what_no_server_is_known_to_read_is_ignored() -> None:
@@ -459,9 +539,25 @@ async def test_a_stop_string_is_part_of_the_text_if_that_is_asked_for(served: Ht
 
 
 def test_every_parameter_of_other_servers_is_in_the_documentation() -> None:
-    page = (ROOT / "docs" / "http-api.md").read_text()
-    for kind in (ChatCompletionRequest, CompletionRequest):
-        named = kind.model_json_schema()["properties"].keys() - kind.model_fields.keys()
-        assert len(named) > 25
-        for name in (*named, "n_predict", "repeat_penalty", "min_tokens", "chat_template_kwargs"):
-            assert f"`{name}`" in page, name
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
+    named = neutral_fields()
+    assert len(named) > 25
+    for name in (*named, "n_predict", "repeat_penalty", "min_tokens", "chat_template_kwargs"):
+        assert f"`{name}`" in page, name
+
+
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
+def test_the_value_that_the_schema_gives_is_taken(kind: type[CompletionRequest]) -> None:
+    """Also where it is 0 or 1, which Python takes for false and true."""
+    said = {"messages": [{"role": "user", "content": "a"}], "prompt": "a"}
+    body = {"model": MODEL} | {name: said[name] for name in said if name in kind.model_fields}
+    forms = kind.model_json_schema()["properties"]
+    constants = [
+        (name, each["const"])
+        for name in neutral_fields()
+        for each in forms.get(name, {}).get("anyOf", [])
+        if "const" in each
+    ]
+    assert len(constants) > 25
+    for name, value in constants:
+        parse_body(json.dumps(body | {name: value}).encode(), kind, CONTEXT)

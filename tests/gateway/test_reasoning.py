@@ -14,6 +14,7 @@ from tandem.core.prompt import Turn
 from tandem.gateway.anthropic_messages import MessagesRequest, chat_of_messages
 from tandem.gateway.ollama import OllamaChatRequest, OllamaMessage, chat_of
 from tandem.gateway.openai_answer import ChatCompletion, ChatCompletionChunk
+from tandem.gateway.request_reading import conversation
 from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
@@ -395,7 +396,8 @@ def test_thinking_that_is_sent_back_to_other_apis_is_a_chat_s() -> None:
     ]
     asked = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": turns})
     messages = chat_of_messages(asked).messages
-    assert [message.content for message in messages] == ["a", "b", "c"]
+    read, _ = conversation(messages)
+    assert [turn.content for turn in read] == ["a", "b", "c"]
     assert [message.thoughts for message in messages] == ["", "so", ""]
     ollama_s = OllamaChatRequest(
         model="m", messages=[OllamaMessage(role="assistant", content="b", thinking="so")]

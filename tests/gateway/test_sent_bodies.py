@@ -277,7 +277,8 @@ async def test_codex() -> None:
     said = [turn.content for turn in turns_of(asked) if turn not in told]
     assert [each for each in said if each] == ["I look."]
     assert asked.no_memory, "store: false"
-    assert json.loads(asked.chat_template_kwargs) == {"reasoning_effort": "medium"}
+    variables = {"reasoning_effort": "medium", "verbosity": "medium"}
+    assert json.loads(asked.chat_template_kwargs) == variables
     events = data_of(answer)
     pieces = (each["delta"] for each in events if each["type"] == "response.output_text.delta")
     assert "".join(pieces) == SAID

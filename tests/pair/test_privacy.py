@@ -31,7 +31,6 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 from tandem.suite.suite_documents import demo_documents, fill
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -146,7 +145,7 @@ async def answered(client: AggregatorClient, count: int) -> list[Generated]:
                 ignore_eos=True,
             ),
             documents=2,
-            overrides=parse_overrides(method.split()[1:]),
+            overrides=tuple(method.split()[1:]),
         )
         for method, question, number in asked
     ]

@@ -22,7 +22,6 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
@@ -71,7 +70,7 @@ def request(
         prompt,
         preset,
         GenerationParams(sampling=sampling, max_tokens=TOKENS, seed=len(prompt)),
-        overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
+        overrides=() if length is None else (f"draft_length={length}",),
     )
 
 

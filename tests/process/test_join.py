@@ -19,7 +19,8 @@ def test_an_edge_joins_by_the_line_of_its_verifier(tmp_path: Path) -> None:
     with started(*served, "--model", target, environment=state) as verifier:
         assert verifier.stdout is not None
         assert verifier.stdout.readline().startswith("listening 0.0.0.0:")
-        line = (tmp_path / "cloud" / "tandem" / "verifier" / "join").read_text().strip()
+        kept = tmp_path / "cloud" / "tandem" / "verifier" / "join"
+        line = kept.read_text().strip()
         joining = ("--draft", draft, "--http-port", "0", "--json")
         for wrong, why in (
             (f"{line[:-1]}{'A' if line[-1] != 'A' else 'Q'}", "does not let this machine in"),
@@ -31,7 +32,7 @@ def test_an_edge_joins_by_the_line_of_its_verifier(tmp_path: Path) -> None:
             assert why in words
             assert len(words.splitlines()) == 1
             assert not list((tmp_path / "edge").rglob("cloud.key")), "nothing is kept of it"
-        with started("join", line, *joining, environment=edge) as joined:
+        with started("join", str(kept), *joining, environment=edge) as joined:
             assert joined.stdout is not None
             ready = joined.stdout.readline()
             assert ready, joined.communicate()[1]

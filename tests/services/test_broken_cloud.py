@@ -18,7 +18,6 @@ from tandem.net.session_runner import MAX_RESYNCS
 from tandem.net.status import Rejected
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.long_runs import LONG
 from tests.services.scripted_suite import VOCABULARY, Suite, scripted_suite
@@ -158,7 +157,7 @@ def request(preset: str) -> GenerationRequest:
         preset,
         GenerationParams(max_tokens=REQUEST_TOKENS, ignore_eos=True),
         lost_cloud=LostCloud.WAIT,
-        overrides=parse_overrides(("payload_top=8",)),
+        overrides=("payload_top=8",),
     )
 
 

@@ -18,7 +18,6 @@ from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -52,7 +51,7 @@ def asking(
         sampling=sampling, max_tokens=max_tokens, seed=5, ignore_eos=True, **params
     )
     request = GenerationRequest(prompt, preset, asked)
-    return request.with_fields(overrides=parse_overrides(overrides)) if overrides else request
+    return request.with_fields(overrides=overrides) if overrides else request
 
 
 def slow_target() -> PacedEngine:

@@ -24,7 +24,6 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.config import VerifierSettings, memory_limits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import Override, parse_overrides
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tandem_api.verifier.v1 import verifier_pb2_grpc
@@ -43,7 +42,7 @@ from tests.services.verifier_peer import TIMEOUT_S, EdgePeer, opening
 REMEMBERING = VerifierLimits(memory=MemoryLimits())
 PARAMS = GenerationParams(max_tokens=40, seed=3, ignore_eos=True)
 GREEDY = replace(PARAMS, sampling=SamplingParams(temperature=0.0))
-LOOKUP = parse_overrides(("cloud_drafts=lookup", "cloud_draft_length=10"))
+LOOKUP = ("cloud_drafts=lookup", "cloud_draft_length=10")
 """Of `cloud-draft`: drafts that need no model."""
 
 
@@ -78,7 +77,7 @@ async def remembered(verifier: RunningService) -> None:
 
 
 async def asked(
-    suite: Suite, preset: str = "", overrides: Sequence[Override] = (), **more: Any
+    suite: Suite, preset: str = "", overrides: Sequence[str] = (), **more: Any
 ) -> Generated:
     """An answer, once it is remembered; without drafts of the edge unless a preset is named."""
     named = GenerationRequest("tell me this", preset or "cloud-draft", PARAMS)
@@ -205,12 +204,15 @@ async def test_tenants_that_the_edge_does_not_tell_apart_are_not_remembered() ->
 
 async def test_where_drafts_decide_the_text_a_seed_gives_the_same_text_again() -> None:
     """Under rejection sampling; whoever wants the speed instead says so."""
-    rejection = parse_overrides(["acceptance=rejection"])
+    rejection = ("acceptance=rejection",)
     async with suite_with() as suite:
         first, again = [await asked(suite, overrides=rejection) for _ in range(2)]
         assert first.token_ids == again.token_ids
         assert passes(first) == passes(again)
-        faster = parse_overrides(["acceptance=rejection", "recalls=true"])
+        faster = (
+            "acceptance=rejection",
+            "recalls=true",
+        )
         recalled = await asked(suite, overrides=faster)
         assert drafted(recalled) > drafted(first), "tried, and right as often as the target says it"
         greedy = [await asked(suite, params=GREEDY, overrides=rejection) for _ in range(2)]

@@ -22,7 +22,6 @@ from tandem.net.status import Rejected
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import KV_PART_BYTES
@@ -118,7 +117,7 @@ def document_tokens(text: str) -> int:
 
 async def test_documents_by_themselves_travel_one_by_one(tmp_path: Path) -> None:
     """The ablation: one sequence a document, of which each has keys and values for any answer."""
-    apart = REQUEST.with_fields(overrides=parse_overrides(("context=separate",)))
+    apart = REQUEST.with_fields(overrides=("context=separate",))
     async with suite(tmp_path) as sides:
         by_kv = await sides.client.generate(apart)
         by_text = await sides.client.generate(replace(apart, preset="drcg-text"))

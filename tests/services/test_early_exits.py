@@ -17,7 +17,7 @@ from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.messages import Frame, GenerationParams
 from tandem.specdec.rounds.exits import EarlyJudge
 from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.rules import GumbelCouplingRule, PayloadRule, Proposal
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
@@ -85,7 +85,7 @@ async def test_a_verdict_leaves_the_engine_thread_while_the_pass_runs() -> None:
     engine = ScriptedEngine(VOCABULARY, probs, exit_distributions=[lambda context: uniform])
     thread, loop = EngineThread(engine, "test"), asyncio.get_running_loop()
     rule = GumbelCouplingRule(1)
-    payloads = TokenPayload(rule, SeededRandom(0))
+    payloads = PayloadRule(rule, SeededRandom(0))
     judge = Judge(3, chain_steps([Proposal((4,))]), rule, payloads, EOS, 99)
     early = EarlyJudge(Frame(1, 3, 0), (0,), judge)
     heard: list[EarlyVerdict] = []

@@ -22,7 +22,6 @@ from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.choices import Control
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tests.long_runs import LONG, with_long_cases
 from tests.services.health import health_of
@@ -46,7 +45,7 @@ async def test_gumbel_coupling_text_is_the_cloud_s_own_for_every_draft_length() 
                     "a",
                     "coupled",
                     params,
-                    overrides=parse_overrides((f"draft_length={length}",)),
+                    overrides=(f"draft_length={length}",),
                 )
                 assert (await suite.client.generate(request)).token_ids == alone.token_ids
 
@@ -108,7 +107,7 @@ async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -
                 "stop",
                 preset,
                 GenerationParams(sampling=sampling, max_tokens=12, ignore_eos=True),
-                overrides=parse_overrides(("draft_length=5",)),
+                overrides=("draft_length=5",),
             )
         )
         third = f"<{whole.token_ids[3]}>"
@@ -119,7 +118,7 @@ async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -
                 preset,
                 GenerationParams(sampling=sampling, max_tokens=12, ignore_eos=True),
                 stop=(third,),
-                overrides=parse_overrides(("draft_length=5",)),
+                overrides=("draft_length=5",),
             )
         )
         assert cut.summary is not None
@@ -219,24 +218,22 @@ BAD_REQUESTS = [
         "max_tokens",
     ),
     (
-        GenerationRequest("a", overrides=parse_overrides(("draft_length=0",))),
+        GenerationRequest("a", overrides=("draft_length=0",)),
         "INVALID_ARGUMENT",
         "draft_length",
     ),
     (
-        GenerationRequest("a", overrides=parse_overrides(("draft_length=65",))),
+        GenerationRequest("a", overrides=("draft_length=65",)),
         "INVALID_ARGUMENT",
         "draft_length",
     ),
     (
-        GenerationRequest("a", overrides=parse_overrides(("payload_top=5000",))),
+        GenerationRequest("a", overrides=("payload_top=5000",)),
         "INVALID_ARGUMENT",
         "payload_top",
     ),
     (
-        GenerationRequest(
-            "a", "tslt", overrides=parse_overrides((f"truncation.top_k={VOCABULARY + 1}",))
-        ),
+        GenerationRequest("a", "tslt", overrides=(f"truncation.top_k={VOCABULARY + 1}",)),
         "INVALID_ARGUMENT",
         "draft_top_k",
     ),

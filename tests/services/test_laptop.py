@@ -15,11 +15,11 @@ import httpx2
 import pytest
 
 from tandem.backends.interface import KV_BLOCK
-from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
-from tandem.runtime.chunked_prefill import CHUNK_S
+from tandem.runtime.chunked_prefill import CHUNK_S, ChunkRows
 from tandem.runtime.pass_times import PassTimes
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LostCloud
@@ -32,7 +32,6 @@ from tests.services.laptop import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
-    Suite,
     emulated,
     scripted_suite,
     started,
@@ -122,30 +121,30 @@ async def test_every_caller_gets_its_answer_and_every_probe_is_content() -> None
     assert isinstance(pair.target, LaptopEngine)
 
 
-async def arrivals(suite: Suite, request: GenerationRequest) -> tuple[Generated, list[float]]:
-    """The answer, and when its pieces came."""
-    moments: list[float] = []
-    results: list[Generated] = []
-    async for result in suite.client.stream(request, DEADLINE_S):
-        results.append(result)
-        moments.append(time.monotonic())
-    return results[-1], moments
-
-
-async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_most() -> None:
+async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a pass of its own, or between two of its own, of which there is one at most."""
+    # What passes take on a busy machine says little of the model.
+    monkeypatch.setattr(ChunkRows, "passed", lambda chunks, rows, seconds: None)
     engine = LaptopEngine(target_engine())
     async with scripted_suite(target=engine, target_pass_times=MEASURED) as suite:
         decoding = asyncio.create_task(
-            arrivals(suite, asking(tokens=8, preset="ar", prompt="short"))
+            suite.client.generate(asking(tokens=8, preset="ar", prompt="short"), DEADLINE_S)
         )
         while not engine.passes:
             await asyncio.sleep(0.01)
+        (short,) = engine.by_session[0]
         answer = await suite.client.generate(asking(tokens=2), DEADLINE_S)
-        shorter, moments = await decoding
+        shorter = await decoding
     assert (len(answer.token_ids), len(shorter.token_ids)) == (2, 8)
-    gaps_s = [later - earlier for earlier, later in pairwise(moments)]
-    assert max(gaps_s) < 2 * (TOKEN_S + CHUNK_S) + 1.0
-    assert len(PROMPT) > 200
+    own = [place for place, rows in enumerate(engine.by_session) if short in rows]
+    assert max(later - earlier for earlier, later in pairwise(own)) <= 2
+    beside = [
+        sum(rows.values()) - rows.get(short, 0) for rows in engine.by_session[own[0] : own[-1] + 1]
+    ]
+    assert 0 < max(beside) * PROMPT_TOKEN_S <= CHUNK_S
+    assert sum(beside) < len(PROMPT), "the long prompt takes longer than the short answer"
 
 
 async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token() -> None:

@@ -21,7 +21,6 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
@@ -52,7 +51,7 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
         preset,
         GenerationParams(max_tokens=TOKENS, seed=seed, ignore_eos=True),
         lost_cloud=LostCloud.WAIT,
-        overrides=parse_overrides(("payload_top=8",)),
+        overrides=("payload_top=8",),
     )
 
 

@@ -19,7 +19,6 @@ from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.long_runs import with_long_cases
@@ -105,7 +104,7 @@ async def test_where_drafts_decide_the_text_a_seed_gives_the_same_text_again() -
         first, again = [await asked(suite, "dssd") for _ in range(2)]
         assert first.token_ids == again.token_ids
         assert counts(again) == (0, 0)
-        faster = await asked(suite, "dssd", overrides=parse_overrides(["recalls=true"]))
+        faster = await asked(suite, "dssd", overrides=("recalls=true",))
         assert sum(counts(faster)) > 0, "tried, and right as often as the target says it again"
 
 

@@ -15,7 +15,6 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.testing.scripted import (
     VOCABULARY_SIZE,
     ScriptedEngine,
@@ -89,7 +88,7 @@ async def test_a_drafter_without_the_target_s_layers_says_so() -> None:
 async def test_another_cut_than_the_drafter_s_is_refused() -> None:
     async with scripted_suite() as suite:
         with pytest.raises(Rejected, match="split_layers: this drafter runs") as refused:
-            await suite.client.generate(asking(overrides=parse_overrides(("split_layers=2",))))
+            await suite.client.generate(asking(overrides=("split_layers=2",)))
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 

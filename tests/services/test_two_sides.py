@@ -26,7 +26,6 @@ from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.retrieval import documents_of
 from tandem.specdec.liveness import LostCloud
-from tandem.specdec.overrides import parse_overrides
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
@@ -185,15 +184,13 @@ async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -
             request = asking(
                 preset,
                 sampling=SamplingParams(temperature),
-                overrides=parse_overrides(("reweigh_every=3",)),
+                overrides=("reweigh_every=3",),
             )
             answer = await suite.client.generate(request)
             assert answer.token_ids == await central_text(suite, request, 3), preset
             assert answer.token_ids != await central_text(suite, request)
         with pytest.raises(Rejected, match="reweigh_every: one coin"):
-            await suite.client.generate(
-                asking("drdg-sw", overrides=parse_overrides(("reweigh_every=3",)))
-            )
+            await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
 
 
 async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
@@ -204,9 +201,7 @@ async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
             answer = await suite.client.generate(asked)
             assert answer.token_ids == await central_text(suite, asked), preset
             assert not {7, 8, 9} & {*answer.token_ids}
-        again = asking(
-            "dragon-coupled", processors=PROCESSORS, overrides=parse_overrides(("reweigh_every=3",))
-        )
+        again = asking("dragon-coupled", processors=PROCESSORS, overrides=("reweigh_every=3",))
         answer = await suite.client.generate(again)
         assert answer.token_ids == await central_text(suite, again, 3)
         for preset in ("crcg-device", "crcg-cloud", "drcg-text", "drdg-sw", "dragon-lossy"):
@@ -420,7 +415,7 @@ async def test_one_side_alone(tmp_path: Path) -> None:
                 }[preset]
             )
         assert len({tuple(text) for text in texts.values()}) == 3
-        separate = parse_overrides(("context=separate",))
+        separate = ("context=separate",)
         cloud_alone = await suite.client.generate(asking("crcg-cloud", overrides=separate))
     async with two_sides(tmp_path / "without notes", notes=()) as suite:
         answer = await suite.client.generate(asking("dragon-coupled"))
@@ -447,7 +442,7 @@ async def test_one_side_reads_all_its_documents_in_one_sequence(
             apart = asking(
                 preset,
                 sampling=SamplingParams(temperature),
-                overrides=parse_overrides(("context=separate",)),
+                overrides=("context=separate",),
             )
             assert (await suite.client.generate(apart)).token_ids != answer.token_ids, preset
 
@@ -530,7 +525,7 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"overrides": parse_overrides(("ahead=0",))}, "ahead"),
+        ({"overrides": ("ahead=0",)}, "ahead"),
         ({"documents": 33}, "documents"),
         ({"sampling": SamplingParams(-1.0)}, "temperature"),
         ({"max_tokens": 8, "prompt": "x" * CONTEXT}, "prompt|documents"),

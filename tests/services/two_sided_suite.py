@@ -18,7 +18,6 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
@@ -222,5 +221,5 @@ def asking(method: str, **changes: Any) -> GenerationRequest:
     request = GenerationRequest(
         PROMPT, preset, GenerationParams(seed=5, max_tokens=TOKENS), query=QUERY, documents=2
     )
-    added = (*parse_overrides(overrides), *changes.pop("overrides", ()))
+    added = (*overrides, *changes.pop("overrides", ()))
     return request.with_fields(overrides=added, **changes)

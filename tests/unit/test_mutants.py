@@ -18,6 +18,7 @@ from tools.mutants.equivalent import Equivalents
 from tools.mutants.in_place import LiveFunctions, changed_function, forget_results
 from tools.mutants.mutations import mutants_of
 from tools.mutants.selection import SUBJECTS, chosen_modules, files_to_ask
+from tools.mutants.since import of_changed_functions
 
 MODULE = '''"""Text."""
 from math import inf
@@ -216,3 +217,52 @@ def test_functions_are_found_though_the_garbage_collector_does_not_look_at_them(
         assert remembered.cache_info().currsize == 0
     finally:
         gc.freeze()
+
+
+OLD = """LIMIT = 3
+OTHER = 4
+
+
+def same(number):
+    return number + 1
+
+
+def changed(number):
+    twice = 2 * number
+    return twice + 1
+
+
+def shorter(number):
+    twice = 2 * number
+    twice += 0
+    return twice + 2
+"""
+NEW = OLD.replace("OTHER = 4", "OTHER = 5").replace("twice + 1", "twice + 3")
+NEW = NEW.replace("    twice += 0\n", "")
+
+
+def test_mutants_of_functions_that_changed_since_a_commit(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        user = ("-c", "user.name=one", "-c", "user.email=one@example.com")
+        command = ["git", *user, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    room, tests = SUBJECTS[0].room, SUBJECTS[0].tests[0]
+    module, unknown = f"{room}/module.py", f"{room}/unknown.py"
+    (tmp_path / room).mkdir(parents=True)
+    (tmp_path / module).write_text(OLD)
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "one")
+    commit = git("rev-parse", "HEAD")
+    (tmp_path / module).write_text(NEW)
+    (tmp_path / unknown).write_text(OLD)
+    mutants = [*mutants_of(tmp_path, module), *mutants_of(tmp_path, unknown)]
+    chosen = of_changed_functions(tmp_path, commit, mutants)
+    changed = [mutant for mutant in chosen if mutant.path == module]
+    assert {mutant.line for mutant in changed} == {2, 10, 11, 15, 16}
+    assert all(mutant in chosen for mutant in mutants if mutant.path == unknown)
+    (tmp_path / tests).mkdir(parents=True)
+    (tmp_path / tests / "test_module.py").write_text("import json\n")
+    assert of_changed_functions(tmp_path, commit, mutants) == mutants, "their tests have changed"

@@ -82,6 +82,11 @@ def drafts_of(*token_ids: int, source: DraftSource = DraftSource.MODEL) -> list[
     return [Drafted(token_id, PROBS, source=source) for token_id in token_ids]
 
 
+def drafts_in_flight(edge: EdgeMachine) -> tuple[int, ...]:
+    """The drafts that no message has settled, sent or not; of a tree, its first branch."""
+    return edge._drafting.in_flight.token_ids
+
+
 def sent(outputs: list[EdgeOutput]) -> list[Any]:
     return [output.message for output in outputs if isinstance(output, Send)]
 
@@ -92,7 +97,7 @@ def verdict_of(
     """What an honest cloud would commit now that it has judged drafts; `outcome`: the token after
     the accepted ones, or what to draw it from."""
     token_ids = (outcome,) if isinstance(outcome, int) else ()
-    tokens = (*edge.drafts_in_flight[:accepted], *token_ids)
+    tokens = (*drafts_in_flight(edge)[:accepted], *token_ids)
     return Committed(
         edge.request.session,
         len(edge.committed),

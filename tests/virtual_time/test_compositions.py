@@ -87,7 +87,6 @@ def random_preset(source: random.Random, prepares: random.Random) -> Preset:
             payload_tail_draws=source.choice((0, 1, 4)),
             truncation=source.choice((Truncation(), Truncation(2), Truncation(top_p=0.6))),
             control=source.choice((Control.FIXED, *Control)),
-            idle_weight=source.choice((0.0, 0.5, 1.0)),
             predraft=source.choice((Predraft.OFF, Predraft.LIKELY_OUTCOMES)),
             predraft_order=source.choice(list(PredraftOrder)),
             predraft_workers=source.choice((1, 4)),

@@ -15,6 +15,7 @@ from tools.mutants.mutations import Mutant, mutants_of
 from tools.mutants.processes import outcomes
 from tools.mutants.room import Room
 from tools.mutants.selection import SUBJECTS, chosen_modules, dotted_name, files_to_ask
+from tools.mutants.since import of_changed_functions
 from tools.mutants.trials import Trial
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,10 @@ LEAST = 0.9
 @click.option("--seed", default=1, help="Of the sample.", show_default=True)
 @click.option("--jobs", default=2, help="Mutants at once.", show_default=True)
 @click.option("--least", default=LEAST, help="Share to find, or fail.", show_default=True)
-def main(modules: Sequence[str], sample: int, seed: int, jobs: int, least: float) -> None:
+@click.option("--since", default="", help="Only of functions changed since this commit.")
+def main(
+    modules: Sequence[str], sample: int, seed: int, jobs: int, least: float, since: str
+) -> None:
     """Change MODULES (all of the pure rooms without any) one small thing at a time, and see which
     changes the tests do not notice."""
     chosen = chosen_modules(ROOT, modules)
@@ -37,6 +41,8 @@ def main(modules: Sequence[str], sample: int, seed: int, jobs: int, least: float
     mutants = [mutant for module in chosen for mutant in mutants_of(ROOT, module)]
     counted = [mutant for mutant in mutants if mutant not in equivalents]
     stale = equivalents.unused(chosen)
+    if since:
+        counted = of_changed_functions(ROOT, since, counted)
     if sample and sample < len(counted):
         counted = sorted(random.Random(seed).sample(counted, sample), key=mutants.index)
     survivors = _survivors(counted, jobs)

@@ -28,7 +28,7 @@ PLACE = "namespace, instance"
 EDGE = "{{namespace}} {{instance}}"
 CLOUD = "{{instance}} → {{cloud}}"
 ALONE = "ar"
-"""The preset of the cloud alone."""
+"""The preset of the large model alone."""
 
 
 def _by_edge(title: str, description: str, unit: str, expression: str) -> Panel:
@@ -210,7 +210,7 @@ _SAVED = Row(
     (
         Panel(
             "Target passes avoided",
-            "Tokens minus target passes, per second: the cloud alone needs one pass per "
+            "Tokens minus target passes, per second: the large model alone needs one pass per "
             "token of a session. Below zero, drafts cost more passes than they save.",
             "ops",
             (Query(_AVOIDED, "{{preset}}"),),
@@ -230,7 +230,7 @@ _SAVED = Row(
             (Query(f"{_AVOIDED} * {_SECONDS_PER_JOB} * ${_PRICE.name}", "{{preset}}"),),
         ),
         Panel(
-            "Speed over the cloud alone",
+            "Speed over the large model alone",
             "Mean TPOT of preset ar, divided by each preset's. Only drawn while there are "
             "requests with ar.",
             "suffix: ×",
@@ -244,8 +244,8 @@ _SAVED = Row(
             width=12,
         ),
         Panel(
-            "Speed over the cloud alone, as expected",
-            "For sessions with preset auto: the TPOT expected of the cloud alone divided "
+            "Speed over the large model alone, as expected",
+            "For sessions with preset auto: the TPOT expected of the large model alone divided "
             "by that expected of the chosen schedule.",
             "suffix: ×",
             (

@@ -132,12 +132,12 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Expected TPOT",
-                    "TPOT that auto expected of its schedules and of the cloud alone, and the "
-                    "measured one. If the measured one is above both, the estimates were wrong.",
+                    "TPOT that auto expected of its schedules and of the large model alone, and "
+                    "the measured one. If that is above both, the estimates were wrong.",
                     "s",
                     (
                         Query(mean(Method.auto_expected_tpot, "", AUTO), "chosen"),
-                        Query(mean(Method.auto_cloud_alone_tpot, "", AUTO), "cloud alone"),
+                        Query(mean(Method.auto_cloud_alone_tpot, "", AUTO), "large model alone"),
                         Query(mean(Method.time_per_output_token, "", AUTO), "measured"),
                         Query(mean(Method.auto_seen_tpot, "schedule"), "seen: {{schedule}}"),
                     ),

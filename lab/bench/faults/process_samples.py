@@ -1,9 +1,11 @@
-"""What a running service takes: memory, descriptors, threads, keys and values, metric series."""
+"""What a running service takes: memory, descriptors, threads, keys and values, and how many values
+the labels of its metrics have."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -11,15 +13,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FIGURES = ("rss_bytes", "descriptors", "threads", "kv_bytes", "series")
-_KV = ("tandem_kv_bytes", "tandem_document_kv_bytes")
+BUSY_FIGURES = ("rss_bytes", "descriptors", "threads", "label_values")
+HELD = "kv_bytes"
+"""Of sessions. Goes up and down with what is asked, and says something only while nothing is."""
+DOCUMENTS_HELD = "document_kv_bytes"
+"""Of documents that are kept, which has a budget."""
+PREFIX = "tandem_"
 _METRICS_TIMEOUT_S = 10.0
+_SERIES = re.compile(r"(?P<name>[^{ ]+)(?:{(?P<labels>.*)})? (?P<value>\S+)")
+_LABEL = re.compile(r'(?P<label>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
+_BUCKETS = "le"
+"""The label that tells buckets of a histogram apart: they are declared."""
 
 
 @dataclass(slots=True)
 class Samples:
-    """Samples by service and figure, each as long as `times_s`."""
+    """Samples of some figures, by service and figure, each as long as `times_s`."""
 
+    figures: tuple[str, ...]
     times_s: list[float] = field(default_factory=list)
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
@@ -31,8 +42,8 @@ class Samples:
             figures = _of_process(pid)
             with suppress(OSError):
                 text = await asyncio.to_thread(_read, metrics[name])
-                figures |= _of_metrics(text)
-            for figure in FIGURES:
+                figures |= of_metrics(text)
+            for figure in self.figures:
                 values = self.values.setdefault((name, figure), [])
                 values.append(figures.get(figure, values[-1] if values else 0.0))
 
@@ -54,12 +65,19 @@ def _read(address: str) -> str:
         return text
 
 
-def _of_metrics(text: str) -> dict[str, float]:
-    """Return the number of series on a metrics page, and its bytes of keys and values. A series is
-    a name with labels, so each bucket of a histogram is one."""
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    kv = [line for line in lines if line.startswith(_KV) and "budget" not in line]
-    return {
-        "series": float(len(lines)),
-        "kv_bytes": sum((float(line.rsplit(" ", 1)[1]) for line in kv), 0.0),
-    }
+def of_metrics(text: str) -> dict[str, float]:
+    """Return the figures of a metrics page: the bytes of keys and values of sessions and of kept
+    documents, and the number of values that all labels have together, a metric's name being one
+    too. The series themselves say less: there is one for each combination of values that occurred,
+    and rare ones occur late. Where every label's values are known, there is an end of them."""
+    values = set[tuple[str, str]]()
+    sums = dict.fromkeys((HELD, DOCUMENTS_HELD), 0.0)
+    for line in text.splitlines():
+        if line.startswith("#") or not (series := _SERIES.fullmatch(line)):
+            continue
+        name = series["name"].removeprefix(PREFIX)
+        values.add(("", name))
+        values |= {(label, value) for label, value in _LABEL.findall(series["labels"] or "")}
+        if name in sums:
+            sums[name] += float(series["value"])
+    return {"label_values": float(sum(label != _BUCKETS for label, _ in values)), **sums}

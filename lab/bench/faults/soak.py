@@ -4,8 +4,9 @@ Real processes with the demo pair and an emulated link: answers over gRPC and HT
 answers from documents on both sides, documents that come and go, callers that leave in the middle.
 Every half a minute something breaks for a moment: the link is cut or reset, the verifier stands
 still, the retriever's disk refuses. No process is restarted, as that would hide what it holds. Of
-each, resident memory, descriptors, threads, bytes of keys and values and metric series are sampled;
-`lab.bench.faults.slopes` says what counts as growth.
+each, resident memory, descriptors, threads and the number of its metrics' label values are sampled.
+The bytes of keys and values follow the traffic: now and then all callers pause, and what sessions
+still hold is sampled. `lab.bench.faults.slopes` says what counts as growth.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from grpc import StatusCode
 
 from lab.bench.faults.fleet import HOST
 from lab.bench.faults.http_caller import streamed
-from lab.bench.faults.process_samples import FIGURES, Samples
+from lab.bench.faults.process_samples import BUSY_FIGURES, DOCUMENTS_HELD, HELD, Samples
 from lab.bench.faults.slopes import BLOCKS, Trend, trend_of
 from lab.bench.faults.suite_members import SERVICES, WholeSuite, whole_suite
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
@@ -46,6 +48,10 @@ from tandem.specdec.presets import PRESETS
 QUICK_MINUTES = 1.5
 SAMPLES = 300
 """Of each figure in a run, at least 5 s apart and at most 60 in the quick one."""
+PAUSES = 2 * BLOCKS
+"""In a run, in which nothing is asked."""
+SETTLE_S = 1.0
+"""Of a pause, before its sample: sessions end after their callers' calls."""
 FAULT_EVERY_S = 30.0
 MAX_TOKENS = 32
 PROMPTS = 60
@@ -78,6 +84,9 @@ class Traffic:
     faults: Counter[str] = field(default_factory=Counter)
     improper: list[str] = field(default_factory=list)
     """Ends that blame the caller or the code, in their own words: every call is a good one."""
+    _under_way: int = 0
+    _paused: bool = False
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run all callers at once, and break something now and then, until `stop` is set."""
@@ -90,13 +99,40 @@ class Traffic:
                 group.create_task(self._again_and_again(number, call, stop))
             group.create_task(self._break(stop))
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Have nothing asked, and nothing broken, while the context is open."""
+        self._paused = True
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._under_way)
+            yield
+        finally:
+            self._paused = False
+            async with self._changed:
+                self._changed.notify_all()
+
+    @asynccontextmanager
+    async def _no_pause(self) -> AsyncIterator[None]:
+        """Wait for the end of a pause, and begin none while the context is open."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._paused)
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
     async def _again_and_again(
         self, number: int, call: Callable[[random.Random], Awaitable[None]], stop: asyncio.Event
     ) -> None:
         source, kind = random.Random(f"soak {self.seed} {number}"), call.__name__.strip("_")
         while not stop.is_set():
             try:
-                await call(source)
+                async with self._no_pause():
+                    await call(source)
                 self.ended[kind, "ok"] += 1
             except Rejected as error:
                 self.ended[kind, error.code.name] += 1
@@ -150,7 +186,8 @@ class Traffic:
         while not await _pause(stop, FAULT_EVERY_S):
             kind = source.choice(kinds)
             self.faults[kind.__name__.strip("_")] += 1
-            await kind(source.uniform(0.5, 4.0))
+            async with self._no_pause():
+                await kind(source.uniform(0.5, 4.0))
 
     async def _cut(self, lasts_s: float) -> None:
         self.suite.link.cut()
@@ -181,18 +218,24 @@ def run(report: Report, models: Models, minutes: float) -> None:
     machine: they are about what services hold, not about time."""
     minutes = QUICK_MINUTES if report.quick else minutes
     with tempfile.TemporaryDirectory(prefix="tandem-soak-") as place:
-        samples, traffic = run_loop(_soak(Path(place), models, report.seed, minutes * 60))
-    trends = {
-        key: trend_of(key[1], samples.times_s, values) for key, values in samples.values.items()
-    }
-    rows = [_row(key, samples, trend) for key, trend in trends.items()]
+        busy, idle, traffic = run_loop(_soak(Path(place), models, report.seed, minutes * 60))
+    trends, rows = dict[tuple[str, str], Trend](), list[Row]()
+    for samples in (busy, idle):
+        for key, values in samples.values.items():
+            trends[key] = trend_of(key[1], samples.times_s, values)
+            rows.append(_row(key, values, trends[key]))
     report.add(f"{minutes:g} minutes of mixed traffic with faults, demo pair", COLUMNS, rows)
     # A minute is too short for memory: torch takes more with every new shape of a batch.
-    for figure in FIGURES[1:] if report.quick else FIGURES:
+    figures = (*(BUSY_FIGURES[1:] if report.quick else BUSY_FIGURES), HELD)
+    for figure in figures:
         growing = sum(
             trend.grows for (_, trend_figure), trend in trends.items() if trend_figure == figure
         )
         report.goals.append(Goal(f"services whose {figure} grow", growing, 0, "at most"))
+    most = max(max(values) for (_, kind), values in idle.values.items() if kind == DOCUMENTS_HELD)
+    report.goals.append(
+        Goal("bytes of kept documents ÷ their budget", most / DOCUMENT_KV_BYTES, 1.0, "at most")
+    )
     answered = sum(count for (_, status), count in traffic.ended.items() if status == "ok")
     report.goals.append(Goal("calls served", answered, minutes * 20, "at least"))
     report.goals.append(
@@ -202,12 +245,16 @@ def run(report: Report, models: Models, minutes: float) -> None:
         *traffic.improper[:5],
         f"calls: {_counted(traffic.ended)}",
         f"faults: {_counted(traffic.faults)}",
-        f"{len(samples.times_s)} samples of each; the first half is warm-up",
+        f"{len(busy.times_s)} samples under load, {len(idle.times_s)} in pauses; the first half is"
+        " warm-up",
     ]
 
 
-async def _soak(place: Path, models: Models, seed: int, lasts_s: float) -> tuple[Samples, Traffic]:
-    samples = Samples()
+async def _soak(
+    place: Path, models: Models, seed: int, lasts_s: float
+) -> tuple[Samples, Samples, Traffic]:
+    """Return the samples under load, those of pauses, and who asked."""
+    busy, idle = Samples(BUSY_FIGURES), Samples((HELD, DOCUMENTS_HELD))
     budget = {"document-kv-budget-bytes": DOCUMENT_KV_BYTES}
     more: Mapping[str, Mapping[str, object]] = {
         "verifier": {"model": models.target, **budget},
@@ -220,17 +267,22 @@ async def _soak(place: Path, models: Models, seed: int, lasts_s: float) -> tuple
         pids = {name: suite.fleet.pid(name) for name in SERVICES}
         metrics = {name: f"{HOST}:{port}" for name, port in suite.metrics.items()}
         try:
-            ends_s = time.monotonic() + lasts_s
-            while (left_s := ends_s - time.monotonic()) > 0 and not running.done():
-                await samples.take(pids, metrics)
+            began_s, passed_s = time.monotonic(), 0.0
+            while not running.done() and (passed_s < lasts_s or len(idle.times_s) < PAUSES):
+                await busy.take(pids, metrics)
                 suite.fleet.check_alive()
-                if len(samples.times_s) % 30 == 0:
-                    progress(f"{left_s / 60:.1f} minutes left; {_counted(traffic.ended)}")
-                await asyncio.sleep(min(every_s, left_s))
+                if len(busy.times_s) % 30 == 0:
+                    progress(f"{passed_s / 60:.1f} minutes; {_counted(traffic.ended)}")
+                await asyncio.sleep(every_s)
+                passed_s = time.monotonic() - began_s
+                if len(idle.times_s) * lasts_s <= PAUSES * passed_s:
+                    async with traffic.paused():
+                        await asyncio.sleep(SETTLE_S)
+                        await idle.take(pids, metrics)
         finally:
             stop.set()
             await running
-    return samples, traffic
+    return busy, idle, traffic
 
 
 def _request(source: random.Random, preset: str | None = None) -> GenerationRequest:
@@ -254,8 +306,7 @@ def _body(source: random.Random) -> dict[str, object]:
     }
 
 
-def _row(key: tuple[str, str], samples: Samples, trend: Trend) -> Row:
-    values = samples.values[key]
+def _row(key: tuple[str, str], values: Sequence[float], trend: Trend) -> Row:
     return make_row(
         service=key[0],
         figure=key[1],

@@ -26,7 +26,6 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import Override
 
 MODEL = "1:0.3"
 """Of the scripted back end: exact arithmetic, so a resumed text is the same to the last bit."""
@@ -235,7 +234,7 @@ def _requests(seed: int) -> list[GenerationRequest]:
             preset,
             GenerationParams(max_tokens=MAX_TOKENS, seed=seed + number, ignore_eos=True),
             lost_cloud=policy,
-            overrides=() if preset == TWO_SIDED else (Override("draft_length", 2),),
+            overrides=() if preset == TWO_SIDED else ("draft_length=2",),
         )
         for number, (preset, policy) in enumerate(plans)
     ]

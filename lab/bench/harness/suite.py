@@ -24,7 +24,7 @@ from tandem.backends.model_source import is_gguf
 from tandem.core.errors import TandemError
 from tandem.net.status import Rejected
 from tandem.suite.child_process import module_of
-from tandem.suite.local_processes import free_ports
+from tandem.suite.local_processes import reserved_ports
 from tandem.testing import mains
 
 START_S = 180.0
@@ -144,7 +144,7 @@ def running_suite(
         if with_link:
             emulator = start("lab.bench.harness.link_process", cloud_cores, cloud_address)
             link, cloud_address = LinkController(emulator.words[2]), emulator.address
-        (metrics_port,) = free_ports(1)
+        (metrics_port,) = stack.enter_context(reserved_ports(1))
         drafter_flags = (
             *_flags(models.draft, pacing, "draft"),
             *("--verifier", cloud_address),

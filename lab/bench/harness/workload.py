@@ -17,7 +17,6 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 
 ANSWER_TIMEOUT_S = 180.0
 
@@ -43,7 +42,7 @@ def requests(
                 seed=seed + number,
                 ignore_eos=True,
             ),
-            overrides=parse_overrides((*length, *overrides)),
+            overrides=(*length, *overrides),
         )
         for number, text in enumerate(texts)
     ]

@@ -32,7 +32,7 @@ from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
@@ -73,7 +73,7 @@ class ProcessRun:
         preset = PRESETS[self.preset]
         if self.draft_length is not None:
             preset = preset.with_draft_length(self.draft_length)
-        return with_overrides(preset, parse_overrides(self.overrides))
+        return with_overrides(preset, self.overrides)
 
     def __str__(self) -> str:
         link = f"{self.rtt_s * 1e3:g} ms, {self.mbps or float('inf'):g} Mbit/s"

@@ -135,7 +135,7 @@ def measure_grid(
 def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]:
     """Yield the preset with each draft length that it can take, each composition once; just the
     preset where a controller chooses the length."""
-    if preset.drafts and preset.decode_when_idle:
+    if preset.drafts and preset.schedule.decode_when_idle:
         yield preset
         return
     seen = set()

@@ -7,6 +7,7 @@ that a search finds for it the better half is the cloud's and the other the devi
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -69,7 +70,10 @@ OpenSearch = Callable[[Sequence[str]], AbstractContextManager[Find]]
 def word_search(texts: Sequence[str]) -> Iterator[Find]:
     """Yield a search by words alone, in the order of BM25. Relevances are those of
     `relevance_of`."""
-    with closing(lexical.in_memory(enumerate(texts))) as words:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as words:
+        for statement in lexical.TABLES:
+            words.execute(statement)
+        lexical.add(words, enumerate(texts))
 
         def find(query: str, count: int) -> list[tuple[int, float]]:
             covered = lexical.rank(words, query, count)

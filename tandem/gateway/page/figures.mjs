@@ -15,7 +15,7 @@ export function PlainLine({ figures, other }) {
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
   else said.push(say("plainTokens", { count: figures.tokens }));
   if (!figures.device) said.push(...shares(figures));
-  // Of an answer beside that of the cloud alone the difference is measured, and a note below says it.
+  // Of an answer beside that of the large model alone the difference is measured, and a note below says it.
   const alone = figures.choice?.cloud_alone_tpot_s;
   if (alone && figures.tpot_s && figures.accepted > 0 && !other) {
     said.push(say("plainRatio", { ratio: number(alone / figures.tpot_s, 1) }));
@@ -75,7 +75,7 @@ export function Notes({ answer, other }) {
   return notes.map((note) => html`<p class="note">${note}</p>`);
 }
 
-// What a preset that chooses went by at last, and what it takes the cloud alone for.
+// What a preset that chooses went by at last, and what it takes the large model alone for.
 function choiceNote({ choice, preset }) {
   return say("noteChoice", {
     preset,

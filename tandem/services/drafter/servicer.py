@@ -434,9 +434,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         prompt = hook.kept_text(self._kept_text(admitted))
         async with (
             self._thread.session(
-                admitted.capacity, edge_request.preset.tree_nodes, checked.tenant
+                admitted.capacity, edge_request.preset.tree_nodes, checked.tenant, checked.payer
             ) as kv,
-            layers_session(admitted.layers, admitted.capacity, checked.tenant) as layers_kv,
+            layers_session(
+                admitted.layers, admitted.capacity, checked.tenant, checked.payer
+            ) as layers_kv,
         ):
             await hook.opened(kv)
             await checked.images.show(self._thread, kv, edge_request.prompt_ids)

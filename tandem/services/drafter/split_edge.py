@@ -74,14 +74,14 @@ class SplitEdge:
 
 @asynccontextmanager
 async def layers_session(
-    thread: EngineThread | None, capacity: int, tenant: Tenant
+    thread: EngineThread | None, capacity: int, tenant: Tenant, payer: Tenant
 ) -> AsyncIterator[LayersSession | None]:
     """Yield keys and values for up to `capacity` tokens, freed on every way out; None where there
     are no layers."""
     if thread is None:
         yield None
         return
-    async with thread.session(capacity, tenant=tenant) as kv:
+    async with thread.session(capacity, tenant=tenant, payer=payer) as kv:
         yield LayersSession(thread, kv)
 
 

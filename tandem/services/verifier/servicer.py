@@ -394,6 +394,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             processor=processor,
             logprobs=opening.params.logprobs,
             tenant=tenant,
+            payer=checked.payer,
             cloud_drafts=self._draft_runner(checked, machine),
         )
 

@@ -15,6 +15,7 @@ from tandem.backends.interface import Session
 from tandem.backends.requirements import row_check
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, RowsAfter
+from tandem.net.fair_shares import NOBODY
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.net.tenant import Tenant
@@ -55,15 +56,18 @@ class VerifierSession:
         processor: LogitsProcessor | None = None,
         logprobs: bool = False,
         tenant: Tenant | None = None,
+        payer: Tenant = NOBODY,
         cloud_drafts: CloudDraftRunner | None = None,
     ) -> None:
         """Set up the session. `begin` is awaited with the new KV session, before its first pass.
         `leave` is called after that pass, and again before the KV session closes: with the KV
         session, the tokens whose keys and values it holds, and whether it closes now. `logprobs`:
         whether the caller asks for some. `tenant`: whose text it is, for engines that themselves
-        keep what sessions begin with. `cloud_drafts`: what drafts in the cloud."""
+        keep what sessions begin with. `payer`: who takes turns with others. `cloud_drafts`: what
+        drafts in the cloud."""
         self._machine = machine
         self._tenant = tenant
+        self._payer = payer
         self._cloud_drafts = cloud_drafts
         self._codec = codec
         self._thread = thread
@@ -120,7 +124,7 @@ class VerifierSession:
     async def _work(self, capacity: int) -> None:
         spare = self._machine.settings.tree_nodes
         async with (
-            self._thread.session(capacity, spare, self._tenant) as kv,
+            self._thread.session(capacity, spare, self._tenant, self._payer) as kv,
             self._drafting(capacity),
         ):
             await self._begin(kv)

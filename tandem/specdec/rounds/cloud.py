@@ -13,7 +13,7 @@ from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.cloud_checks import CloudModel
-from tandem.specdec.judge import Judge, Verification
+from tandem.specdec.judge import Judge, Preparation, Verification
 from tandem.specdec.messages import (
     CloudMessage,
     CloudRoundFrame,
@@ -24,7 +24,6 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rounds.exits import EarlyJudge, EarlyQueue, early_payload_rule
-from tandem.specdec.rounds.hidden_uplink import HiddenUplink
 from tandem.specdec.rounds.messages import (
     EarlyVerdict,
     FullDistribution,
@@ -32,7 +31,7 @@ from tandem.specdec.rounds.messages import (
     NeedFullDistribution,
     Recovered,
 )
-from tandem.specdec.rounds.preverify import Preparation
+from tandem.specdec.rounds.split import HiddenUplink
 from tandem.specdec.rounds.trees import DraftTree
 from tandem.specdec.rules import AcceptanceRule, TargetProbs, probs_of
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.checks import check_base, check_prefix, check_shape, check_token
+from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import EdgeOutput, EdgeRequest, LayersTask, Send
+from tandem.specdec.events import EdgeOutput, EdgeRequest, Finish, LayersTask, Send
 from tandem.specdec.messages import CloudRoundFrame, FrameHeader
 from tandem.specdec.observers import EdgeObserver
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
-from tandem.specdec.rounds.checks import check_early_verdict, check_full_distribution
 from tandem.specdec.rounds.messages import (
     EarlyVerdict,
     FullDistribution,
@@ -23,9 +24,9 @@ from tandem.specdec.rounds.messages import (
     Recovered,
 )
 from tandem.specdec.rounds.recovery import Recovery
-from tandem.specdec.rounds.split_uplink import SplitUplink
+from tandem.specdec.rounds.split import SplitUplink
 from tandem.specdec.rounds.tree_drafting import TreeDrafting
-from tandem.specdec.rules import AcceptanceRule, payload_type
+from tandem.specdec.rules import AcceptanceRule
 
 _DRAWING = "drawing a recovered token"
 
@@ -34,20 +35,6 @@ def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
     """Return the drafting of chains or trees, as the preset says."""
     make = TreeDrafting if request.preset.expansion else Drafting
     return make(request, committed)
-
-
-class EdgeWindow(Protocol):
-    """What rounds ask of the edge's machine."""
-
-    def header(self) -> FrameHeader:
-        """Return the header of a frame at the end of the committed text."""
-
-    def commit_drawn(self, token_id: int) -> list[EdgeOutput]:
-        """Commit a token that the edge drew."""
-
-    @property
-    def done(self) -> bool:
-        """True if the answer is over."""
 
 
 class EdgeRounds:
@@ -59,7 +46,8 @@ class EdgeRounds:
         rule: AcceptanceRule,
         rng: RandomSource,
         *,
-        window: EdgeWindow,
+        header: Callable[[], FrameHeader],
+        commit: Callable[[int], list[EdgeOutput]],
         committed: PrefixedTokens,
         drafting: Drafting,
         predrafting: Predrafting,
@@ -71,19 +59,21 @@ class EdgeRounds:
             request: whose preset says what rounds there are.
             rule: of acceptance, which recovered tokens follow.
             rng: what they are drawn by.
-            window: the machine.
-            committed: its text.
+            header: returns that of a frame at the end of the text.
+            commit: commits a token that the edge drew; returns what follows from it.
+            committed: the text.
             drafting: its drafts in flight.
             predrafting: its likely outcomes.
             observers: who hears of it."""
         self._request = request
-        self._window = window
+        self._header = header
+        self._commit = commit
         self._committed = committed
         self._drafting = drafting
         self._predrafting = predrafting
         self._observers = observers
-        whole_distributions = payload_type(request.preset).kind is FullPayload
-        self._recovery = Recovery(rule, rng, whole_distributions)
+        whole = request.preset.rejection_payload is RejectionPayload.FULL_DISTRIBUTION
+        self._recovery = Recovery(rule, rng, whole)
         self._split = SplitUplink(request.preset.split_layers > 0, committed)
         self.drawn_again_at = -1
         """Where a stream was lost in the midst of a draw: the next one brings that rejection
@@ -135,7 +125,7 @@ class EdgeRounds:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self.check_not_drawing("EarlyVerdict")
         sent = self._drafting.in_flight.sent_token_ids
-        check_early_verdict(verdict, self._request, self._committed, sent=sent)
+        _check_early_verdict(verdict, self._request, self._committed, sent=sent)
         self._observers.on_early_verdict()
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
@@ -154,12 +144,12 @@ class EdgeRounds:
         if token is not None:
             return self._draw(token, payload)
         self._observers.on_full_distribution_needed()
-        return [Send(NeedFullDistribution(**self._window.header()))]
+        return [Send(NeedFullDistribution(**self._header()))]
 
     def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
         if not self._recovery.waits:
             raise ProtocolError("running", "a full distribution that was not asked for")
-        check_full_distribution(message, self._request, self._committed)
+        _check_full_distribution(message, self._request, self._committed)
         rejected = self._drafting.in_flight.all[0]
         try:
             token = self._recovery.finish(message.target_probs, rejected, message.base)
@@ -170,10 +160,10 @@ class EdgeRounds:
     def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
         rejected = self._drafting.in_flight.all[0]
-        header = self._window.header()  # of the text before the token
+        header = self._header()  # of the text before the token
         self._observers.on_drawn(header["base"], token, payload, rejected)
-        outputs = self._window.commit_drawn(token)
-        if self._window.done:
+        outputs = self._commit(token)
+        if any(isinstance(output, Finish) for output in outputs):
             return outputs
         return [*outputs, Send(Recovered(**header, token_id=token))]
 
@@ -187,7 +177,38 @@ class EdgeRounds:
         """Send the hidden states [n, hidden size] of a task, unless its stream is gone."""
         if not self._split.take(task):
             return []
-        header = self._window.header()
+        header = self._header()
         header["base"] = task.first
         header["prefix_hash"] = self._committed.prefix_at(task.first)
         return [Send(HiddenStates(**header, states=states))]
+
+
+def _check_early_verdict(
+    verdict: EarlyVerdict,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+) -> None:
+    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
+    `sent`), as the preset says. Raises as `check_committed`."""
+    preset = request.preset
+    if not preset.exits:
+        raise ProtocolError("no early exits asked for", "EarlyVerdict")
+    check_base(verdict, committed)
+    judged = verdict.accepted + verdict.rejected
+    if verdict.accepted < 0 or not 1 <= judged <= len(sent):
+        raise ProtocolError(f"{len(sent)} drafts sent", f"an early verdict on {judged}")
+    if isinstance(verdict.outcome, int):
+        check_token(verdict.outcome, request, "EarlyVerdict")
+    elif not verdict.rejected or preset.cloud_draws:
+        raise ProtocolError("nothing to draw", "an early verdict with a distribution to draw from")
+    check_prefix(verdict, committed, ())
+
+
+def _check_full_distribution(
+    message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
+) -> None:
+    """Check that this is a distribution at the position that is being drawn."""
+    check_base(message, committed)
+    check_shape(message.target_probs, request, "FullDistribution")
+    check_prefix(message, committed, ())

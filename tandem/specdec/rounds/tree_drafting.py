@@ -191,14 +191,6 @@ class TreeGrowth:
         return self._task.expansion[self._layers]
 
     @property
-    def newest_token_ids(self) -> tuple[int, ...]:
-        return tuple(self.nodes[node].token_id for node in self.newest)
-
-    @property
-    def newest_parents(self) -> tuple[int, ...]:
-        return tuple(self.nodes[node].parent for node in self.newest)
-
-    @property
     def contexts(self) -> list[tuple[int, ...]]:
         """The nodes' tokens that each distribution for the next layer follows."""
         if not self._layers:

@@ -180,7 +180,9 @@ class SimulatedDrafts:
             if job.growth is None:
                 job.kv.feed((job.last,))
             else:
-                job.kv.grow(job.growth.newest_token_ids, job.growth.newest_parents)
+                newest = [job.growth.nodes[node] for node in job.growth.newest]
+                token_ids = tuple(node.token_id for node in newest)
+                job.kv.grow(token_ids, tuple(node.parent for node in newest))
             return
         job.started = True
         job.kv.rewind(job.work.keep, job.work.path)

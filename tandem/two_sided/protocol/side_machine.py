@@ -94,8 +94,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             completes_stop: called once with every committed token: whether a stop string ends with
                 it."""
         phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
-        self._liveness = liveness or Liveness(LostCloud.WAIT, NEVER, 0.0)
-        super().__init__(self._liveness, phase)
+        super().__init__(liveness or Liveness(LostCloud.WAIT, NEVER, 0.0), phase)
         self.side = side
         self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
@@ -104,7 +103,13 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         )
         self._counters = AggregationCounters(measurements)
         self.stats = self._counters.stats
-        self._text = CommittedText(request, completes_stop)
+        self._text = CommittedText(
+            request.prompt_ids,
+            max_tokens=request.max_tokens,
+            eos_token_ids=request.eos_token_ids,
+            ignore_eos=request.ignore_eos,
+            completes_stop=completes_stop,
+        )
         self.committed = self._text.tokens
         self.committed.extend(request.committed_ids)
         self._own = DraftQueue(self.committed)
@@ -121,11 +126,6 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         """The side that decides now, as far as is known here; None where no single side does."""
         rule = self._rule
         return rule.aggregation_side if isinstance(rule, SingleAggregator) else None
-
-    @property
-    def queued(self) -> tuple[int, int]:
-        """Numbers of drafts that follow the committed text: this side's, the other side's."""
-        return len(list(self._own)), len(list(self._peers))
 
     # Connection
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from math import inf
 
 import pytest
 
 from lab.bench.faults.overload import Phase, goals, lag_buckets, worst_quantile
-from lab.bench.faults.process_samples import _of_metrics
+from lab.bench.faults.process_samples import of_metrics
 from lab.bench.faults.slopes import BLOCKS, trend_of
+from lab.bench.faults.soak import Traffic
 
 MIB = 2.0**20
 TIMES = [6.0 * number for number in range(300)]
@@ -30,10 +32,14 @@ def noisy(level: float, per_h: float, noise: float) -> list[float]:
         ("rss_bytes", noisy(300 * MIB, 40 * MIB, 200 * MIB), False),  # cannot be told
         ("rss_bytes", [t * MIB for t in TIMES[:150]] + [900 * MIB] * 150, False),  # warm-up
         ("kv_bytes", noisy(1000.0, 100.0, 10.0), True),
+        ("kv_bytes", [65_536.0 * (number // 25) for number in range(300)], True),  # not freed
+        ("kv_bytes", [65_536.0 * (number == 299) for number in range(300)], False),  # ends late
         ("kv_bytes", [0.0] * 300, False),
         ("descriptors", [30.0] * 200 + [31.0] * 100, False),  # one more
         ("descriptors", noisy(30.0, 20.0, 0.3), True),
-        ("series", noisy(900.0, -400.0, 1.0), False),
+        ("label_values", noisy(180.0, -40.0, 1.0), False),
+        ("label_values", [180.0] * 170 + [182.0] * 60 + [185.0] * 70, False),  # late statuses
+        ("label_values", [180.0 + number // 10 for number in range(300)], True),  # one a minute
     ],
 )
 def test_what_grows(figure: str, values: list[float], grows: bool) -> None:
@@ -50,13 +56,62 @@ def test_a_slope_is_a_share_of_the_mean_per_hour() -> None:
     assert BLOCKS == 12
 
 
-def test_series_and_bytes_of_keys_and_values_are_read_from_a_metrics_page() -> None:
-    page = """# HELP tandem_kv_bytes KV memory held by sessions.
+PAGE = """# HELP tandem_kv_bytes KV memory held by sessions.
 tandem_kv_bytes{model="a",side="cloud"} 1000.0
 tandem_document_kv_bytes{side="cloud"} 24.0
 tandem_kv_budget_bytes{side="cloud"} 1e9
+process_open_fds 31.0
 """
-    assert _of_metrics(page) == {"series": 3.0, "kv_bytes": 1024.0}
+
+
+def requests(count: int, label: str) -> str:
+    return "".join(f'tandem_requests_total{{{label}="{number}"}} 1.0\n' for number in range(count))
+
+
+def test_label_values_and_bytes_of_keys_and_values_are_read_from_a_metrics_page() -> None:
+    """Four names, a model and a side."""
+    found = of_metrics(PAGE)
+    assert found == {"label_values": 6.0, "kv_bytes": 1000.0, "document_kv_bytes": 24.0}
+
+
+def test_a_series_for_each_request_grows_and_late_ones_of_known_values_do_not() -> None:
+    both = [("stream", "OK"), ("spec", "UNAVAILABLE"), ("stream", "UNAVAILABLE"), ("spec", "OK")]
+    series = [
+        f'tandem_requests_total{{preset="{preset}",status="{status}",le="{number}"}} 1.0\n'
+        for number, (preset, status) in enumerate(both)
+    ]
+    late = [of_metrics("".join(series[: 2 + number // 100])) for number in range(300)]
+    leaking = [of_metrics(requests(number, "session")) for number in range(300)]
+    bounded = [of_metrics(requests(min(number, 60), "position")) for number in range(300)]
+
+    def grows(samples: list[dict[str, float]]) -> bool:
+        return trend_of("label_values", TIMES, [each["label_values"] for each in samples]).grows
+
+    assert [grows(late), grows(leaking), grows(bounded)] == [False, True, False]
+
+
+async def test_nothing_is_asked_in_a_pause() -> None:
+    """And none begins in the midst of a call."""
+    traffic = Traffic(suite=None, seed=1)  # type: ignore[arg-type]  # no call is made
+    asked: list[str] = []
+
+    async def call(source: random.Random) -> None:
+        asked.append("begins")
+        await asyncio.sleep(0.01)
+        asked.append("ends")
+
+    stop = asyncio.Event()
+    calling = asyncio.create_task(traffic._again_and_again(1, call, stop))
+    while not asked:
+        await asyncio.sleep(0)
+    async with traffic.paused():
+        assert asked == ["begins", "ends"]
+        await asyncio.sleep(1.0)  # longer than between any two calls
+        assert asked == ["begins", "ends"]
+    while len(asked) < 3:
+        await asyncio.sleep(0.01)
+    stop.set()
+    await calling
 
 
 def test_a_request_that_failed_has_waited_for_ever() -> None:

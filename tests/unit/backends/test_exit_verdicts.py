@@ -10,17 +10,16 @@ from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.runtime.session_jobs import VerifyJob
+from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.messages import Frame
 from tandem.specdec.rounds.exits import EarlyJudge
 from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import (
     GumbelCouplingRule,
-    LosslessSparsePayload,
     PayloadRule,
     Proposal,
     RejectionRule,
-    TokenPayload,
 )
 from tandem.specdec.verify_task import VerifyTask
 from tests.unit.backends.reference_models import CONTEXT, tokens
@@ -37,9 +36,9 @@ def rules(seed: int, coupled: bool) -> tuple[RejectionRule | GumbelCouplingRule,
     rng = SeededRandom(seed)
     if coupled:
         coupling = GumbelCouplingRule(seed)
-        return coupling, TokenPayload(coupling, rng)
+        return coupling, PayloadRule(coupling, rng)
     rule = RejectionRule(rng)
-    return rule, LosslessSparsePayload(rule, rng, top=8, tail_draws=2)
+    return rule, PayloadRule(rule, rng, RejectionPayload.LOSSLESS_SPARSE, top=8, tail_draws=2)
 
 
 def early_verdicts(

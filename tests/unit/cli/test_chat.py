@@ -20,15 +20,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
 from tandem.commands.chat_client import ChatClient, base_url
 from tandem.commands.conversation import Conversation
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.demo import demo_folder
 from tandem.net.endpoint import of_grpc, parse_endpoint
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import ModelPair
 from tests.unit.cli.screen import obey_terminal
 from tests.unit.cli.scripted_pair import scripted_pair
+from tools.write_gguf import write_gguf
 
 TIMEOUT_S = 60.0
 
@@ -74,6 +77,40 @@ def test_without_an_endpoint_it_answers_by_itself(
     (running,) = answers("hello\n", *arguments, "--endpoint", url)
     assert own["text"] == running["text"]
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
+
+
+def test_the_model_may_be_named_without_a_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file is opened by other programs."""
+    loaded: list[str] = []
+
+    def load(draft: ModelChoice, target: ModelChoice) -> ModelPair:
+        loaded.append(target.source)
+        return scripted_pair()
+
+    monkeypatch.setattr("tandem.commands.chat.load_pair", load)
+    file = write_gguf(demo_folder("demo-draft"), tmp_path / "made.gguf", kind="Q8_0")
+    ended = chat("hello\n", str(file), "--json", "--max-tokens", "8", "--preset", "dssd")
+    assert ended.exit_code == 0, ended.stderr
+    assert loaded == [str(file)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("a.gguf", "--target", "b.gguf"), "model: is the same as --target"),
+        (("a.gguf", "--endpoint", "127.0.0.1:1"), "--target: the suite at --endpoint has its own"),
+        (("--draft", "a.gguf", "--endpoint", "127.0.0.1:1"), "--draft: the suite at --endpoint"),
+        (("--demo", "--endpoint", "127.0.0.1:1"), "--demo: the suite at --endpoint has its own"),
+        (("no-such.gguf",), "no-such.gguf"),
+    ],
+)
+def test_two_models_are_one_too_many(flags: tuple[str, ...], words: str) -> None:
+    ended = chat("hello\n", *flags)
+    assert ended.exit_code in (1, 2)
+    (line,) = ended.stderr.splitlines()
+    assert words in line
 
 
 def test_a_pipe_gets_text_and_nothing_else(url: str) -> None:

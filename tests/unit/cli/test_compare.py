@@ -27,7 +27,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
         return await ask(*given, **more)
 
     monkeypatch.setattr(compare_module, "ask", noted)
-    monkeypatch.setattr(compare_module, "load_pair", lambda draft, target: scripted_pair())
+    monkeypatch.setattr(
+        "tandem.commands.suite_choice.load_pair", lambda draft, target: scripted_pair()
+    )
     return requests
 
 
@@ -89,6 +91,7 @@ def test_a_model_without_a_chat_template_continues_the_text(
         (("--preset", "dragon-coupled"), "--preset: dragon-coupled answers from documents"),
         (("--endpoint", "127.0.0.1:1"), "--demo: the suite at --endpoint has its own"),
         (("--turns", "1"), "--turns"),
+        (("--timeout", "0"), "--timeout: must be above 0, is 0"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_a_model_is_loaded(

@@ -27,7 +27,6 @@ from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.config import DrafterSettings
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.local_processes import tokenizer_flag
@@ -75,7 +74,7 @@ def request(prompt: str, preset: str, temperature: float, length: int = 3) -> Ge
         GenerationParams(
             sampling=SamplingParams(temperature), max_tokens=TOKENS, seed=5, ignore_eos=True
         ),
-        overrides=() if drafted is None else parse_overrides((f"draft_length={drafted}",)),
+        overrides=() if drafted is None else (f"draft_length={drafted}",),
     )
 
 

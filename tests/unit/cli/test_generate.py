@@ -34,7 +34,9 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def scripted_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of the demo pair."""
-    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: scripted_pair())
+    monkeypatch.setattr(
+        "tandem.commands.suite_choice.load_pair", lambda draft, target: scripted_pair()
+    )
 
 
 def generate(*arguments: str) -> Result:
@@ -69,7 +71,7 @@ def test_an_answer_tells_whether_batching_may_change_its_text(
     pair = scripted_pair()
     own = replace(pair.target.capabilities, same_bits=same_bits)
     monkeypatch.setattr(pair.target, "capabilities", own)
-    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
+    monkeypatch.setattr("tandem.commands.suite_choice.load_pair", lambda draft, target: pair)
     assert answer()["same_bits"] is same_bits
 
 
@@ -86,7 +88,7 @@ def test_an_answer_tells_whether_its_text_is_the_target_s_bit_for_bit(
     pair = scripted_pair()
     own = replace(pair.target.capabilities, batch_invariant=batch_invariant)
     monkeypatch.setattr(pair.target, "capabilities", own)
-    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
+    monkeypatch.setattr("tandem.commands.suite_choice.load_pair", lambda draft, target: pair)
     assert answer()["exactness"] == exactness
     assert answer("--preset", "picospec-top-k")["exactness"] == "not_exact"
     shown = generate("--raw", "--prompt", "hello", "--max-tokens", "8", "--verbose")

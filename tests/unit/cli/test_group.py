@@ -174,6 +174,28 @@ def test_the_command_is_what_catches_it() -> None:
     assert project["project"]["scripts"]["tandem"] == "tandem.__main__:main"
 
 
+@pytest.mark.parametrize(("argument", "exit_code"), [("--version", 0), ("--no-such", 2)])
+def test_a_command_that_is_done_waits_for_no_library(argument: str, exit_code: int) -> None:
+    """Native code of gRPC's has waited for its threads at the interpreter's end, for ever. What was
+    written but not flushed comes out nevertheless."""
+    program = f"""
+import atexit, sys, threading, time
+atexit.register(time.sleep, 600)
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("begun", end=" ")
+sys.argv = ["tandem", {argument!r}]
+from tandem.__main__ import main
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == exit_code
+    assert ended.stdout.startswith("begun ")
+    assert (__version__ in ended.stdout) == (exit_code == 0)
+    assert (ended.stderr == "") == (exit_code == 0)
+
+
 def test_without_a_command_it_shows_its_help_and_fails() -> None:
     ended = CliRunner().invoke(main, [])
     assert ended.exit_code == 2

@@ -22,7 +22,6 @@ from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import shape_from
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams, Open
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -85,7 +84,7 @@ def request(
             ignore_eos=True,
             images=images,
         ),
-        overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
+        overrides=() if length is None else (f"draft_length={length}",),
     )
 
 

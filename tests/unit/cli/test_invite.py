@@ -14,7 +14,7 @@ from tandem.net.access import server_access
 from tandem.net.invitation import parse_invitation, sha256_of
 from tandem.net.scopes import Scope
 from tandem.services.verifier.config import VerifierSettings
-from tandem.settings import load_settings, parse_flags
+from tandem.settings import SettingsError, load_settings, parse_flags
 
 OPEN = ["--host", "0.0.0.0"]
 
@@ -35,6 +35,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         [*OPEN, "--tls-ca", "ca.crt"],
         [*OPEN, "--keys-file", "cloud.keys"],
         [*OPEN, "--port", "0"],
+        [*OPEN, "--client-certificates", "true"],
+        [*OPEN, "--client-certificates=true"],
+        [*OPEN, "--client-certificates"],
         [*OPEN, "--no-such-flag"],
     ],
 )
@@ -44,6 +47,23 @@ def test_nobody_is_invited_by_who_serves_this_machine_or_was_given_files(
     assert with_invitation(flags) == flags
     assert capsys.readouterr() == ("", "")
     assert not folder.exists()
+
+
+def test_certificates_that_were_demanded_of_callers_stay_demanded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a variable or a file; the service then says which files it needs for that."""
+    file = tmp_path / "verifier.toml"
+    file.write_text("client_certificates = true\n")
+    by_file = [*OPEN, "--config", str(file)]
+    assert with_invitation(by_file) == by_file
+    monkeypatch.setenv("TANDEM_CLIENT_CERTIFICATES", "true")
+    assert with_invitation(OPEN) == OPEN
+    assert not folder.exists()
+    with pytest.raises(SettingsError, match="TANDEM_TLS_CERTIFICATE: must be set, with TANDEM_TLS"):
+        server_access(load_settings(VerifierSettings, parse_flags(VerifierSettings, OPEN)))
+    monkeypatch.setenv("TANDEM_CLIENT_CERTIFICATES", "false")
+    assert with_invitation(OPEN)[-1] == "--client-certificates=false"
 
 
 def test_the_line_names_certificate_and_key_of_the_service_and_stays_the_same(
@@ -78,7 +98,9 @@ def test_on_a_terminal_the_whole_line_is_printed(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with_invitation(OPEN)
     line = (folder / "join").read_text().strip()
-    assert f"tandem join '{line}'" in capsys.readouterr().err
+    told = capsys.readouterr().err.splitlines()
+    assert "'tandem join'" in told[0]
+    assert told[1] == line, "by itself, to be copied"
     assert not line.startswith("0.0.0.0"), "an address that others can call"
 
 

@@ -15,7 +15,7 @@ PROMPT = "what does the heron wait for? " * 7
 
 def test_generate_answers_a_long_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = laptop_pair()
-    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
+    monkeypatch.setattr("tandem.commands.suite_choice.load_pair", lambda draft, target: pair)
     arguments = ["generate", "--prompt", PROMPT, "--max-tokens", "4", "--json"]
     ended = CliRunner().invoke(main, arguments, prog_name="tandem")
     assert (ended.exit_code, ended.stderr) == (0, "")

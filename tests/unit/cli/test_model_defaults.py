@@ -40,9 +40,9 @@ def defaults() -> DefaultSampling:
 
 @pytest.fixture(autouse=True)
 def models(monkeypatch: pytest.MonkeyPatch, defaults: DefaultSampling) -> None:
-    for command in ("generate", "chat"):
+    for module in ("suite_choice", "chat"):
         monkeypatch.setattr(
-            f"tandem.commands.{command}.load_pair", lambda draft, target: pair_with(defaults)
+            f"tandem.commands.{module}.load_pair", lambda draft, target: pair_with(defaults)
         )
 
 

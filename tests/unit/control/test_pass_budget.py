@@ -75,7 +75,6 @@ def test_a_greedy_holder_s_drafts_give_way_to_the_others() -> None:
         return budget.drafts(0.7, 8, tenant_share=shares.claim(name, "sessions"))
 
     assert depth_of("greedy") < depth_of("") < depth_of("a")
-    assert not budget.alone
     shares.take(Tenant("greedy"), "sessions", -12)
     assert depth_of("greedy") == depth_of("a") == budget.drafts(0.7, 8)
 
@@ -85,17 +84,6 @@ def test_passes_over_prompts_say_nothing_of_drafts() -> None:
     price = budget.price
     budget.passed(0.5, 900, 4)
     assert budget.price == price
-
-
-def test_a_session_is_alone_until_others_share_its_passes() -> None:
-    assert busy(1).alone
-    assert not busy(2).alone
-
-
-def test_a_session_alone_that_goes_for_few_passes_has_all_its_drafts_fed() -> None:
-    assert busy(1).drafts(0.5, 8) < 8
-    assert busy(1).drafts(0.5, 8, weight=0.0) == 8
-    assert busy(16).drafts(0.5, 8, weight=0.0) == busy(16).drafts(0.5, 8) < 8
 
 
 def test_a_new_session_starts_from_what_is_usual_and_learns() -> None:

@@ -14,7 +14,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.specdec.judge import Judge, chain_steps
-from tandem.specdec.rules import Proposal, RejectionRule, TokenPayload
+from tandem.specdec.rules import PayloadRule, Proposal, RejectionRule
 from tests.chi_squared import assert_fits
 from tests.exact import fractions, outcome_probs, output_probs, probs_pairs, random_probs
 
@@ -77,7 +77,7 @@ def two_tokens(
 ) -> tuple[int, ...]:
     """Stop-and-wait rounds with bonus tokens until two tokens are committed."""
     rule = RejectionRule(rng)
-    payloads = TokenPayload(rule, rng)
+    payloads = PayloadRule(rule, rng)
     committed: list[int] = []
     while len(committed) < 2:
         base, drafted = len(committed), list(committed)

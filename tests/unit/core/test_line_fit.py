@@ -26,29 +26,24 @@ def test_points_on_a_line_give_it() -> None:
     assert line.mean == pytest.approx(28 / 3)
 
 
-@pytest.mark.parametrize("change", ["add", "regroup"])
-def test_who_asks_on_another_thread_sees_a_change_wholly_or_not_at_all(change: str) -> None:
-    """Asked between any two lines of the change."""
+def test_who_asks_on_another_thread_sees_a_point_wholly_or_not_at_all() -> None:
+    """Asked between any two lines of `add`."""
     line = fitted((0, 6), (1, 8), (40, 14), keep=0.5)
     seen: set[tuple[float, float, float]] = set()
 
     def look(frame: FrameType, event: str, arg: object) -> Any:
-        if line.weight:
-            seen.add((line.weight, *line.fit()))
+        seen.add((line.weight, *line.fit()))
         return look
 
     before = (line.weight, *line.fit())
     tracing = sys.gettrace()
     sys.settrace(look)
     try:
-        if change == "add":
-            line.add(9, 100)
-        else:
-            line.regroup()
+        line.add(9, 100)
     finally:
         sys.settrace(tracing)
     assert before in seen
-    assert seen <= {before} | ({(line.weight, *line.fit())} if line.weight else set())
+    assert seen <= {before, (line.weight, *line.fit())}
 
 
 def test_of_one_place_only_the_height_is_known() -> None:
@@ -59,16 +54,6 @@ def test_the_slope_is_neither_negative_nor_steeper_than_from_the_origin() -> Non
     assert fitted((0, 8), (4, 4)).fit() == pytest.approx((6, 0))
     # Least squares says 3 a step; the mean is (2, 5), so at most 5 / 3.
     assert fitted((0, 0), (4, 10)).fit() == pytest.approx((5 / 3, 5 / 3))
-
-
-def test_groups_of_different_height_share_the_slope() -> None:
-    """One of them has points in one place, which tell nothing but its height."""
-    line = fitted((0, 6), (1, 8), (4, 14))
-    line.regroup()
-    line.add(2, 30)
-    assert line.fit() == pytest.approx((26, 2))
-    line.add(4, 34)
-    assert line.fit() == pytest.approx((26, 2))
 
 
 def test_later_points_count_for_more() -> None:
@@ -95,26 +80,6 @@ def test_what_is_believed_of_the_slope_counts_as_so_many_points() -> None:
     third = 2 + (believed - 2) / 3
     assert line.fit(0.2, 1.0) == pytest.approx((8 - third, third))
     assert fitted((1, 8), (1, 8)).fit(0.2, 1.0) == pytest.approx((8 - believed, believed))
-
-
-def test_a_group_that_has_no_point_yet_shares_what_others_told() -> None:
-    line = fitted((0, 6), (2, 10), keep=0.5)
-    line.regroup()
-    line.regroup()
-    line.add(3, 40)
-    assert line.fit() == pytest.approx((34, 2))
-
-
-def test_older_groups_count_for_less_with_each_point() -> None:
-    """A slope of 2 from before, of which two more points leave a quarter: squares of 1/3. Those
-    of now have 4/3, and a slope of 0."""
-    line = fitted((0, 6), (2, 10), keep=0.5)
-    line.regroup()
-    for point in ((0, 20), (2, 20)):
-        line.add(*point)
-    first, slope = line.fit()
-    assert slope == pytest.approx(2 / 5)
-    assert first == pytest.approx(20 - 2 / 5 * 4 / 3)
 
 
 def test_points_at_nearly_one_place_tell_no_slope() -> None:

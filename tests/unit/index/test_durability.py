@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tandem.core.errors import ResourceExhausted, Unavailable
-from tandem.index import sqlite_database
+from tandem.index import lexical, sqlite_database, words
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex, open_index
 from tandem.index.records import Document, FolderDamaged, FolderInUse, FolderMismatch, Outcome
@@ -323,6 +323,28 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path, version: int) ->
     why = f"is of version {version}, this program reads version {sqlite_database.VERSION}"
     with pytest.raises(FolderMismatch, match=why):
         opened(tmp_path)
+
+
+def test_words_that_another_version_split_are_indexed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FTS5 removes a text's words by splitting it again, so all must be of one version."""
+    with monkeypatch.context() as other:
+        other.setattr(words, "VERSION", "another")
+        other.setattr(lexical, "words_of", lambda text: [text, *text.split(" ")][:3])
+        filled(tmp_path)
+    with closing(opened(tmp_path)) as index:
+        assert [hit.document_id for hit in index.search("three", mode=SearchMode.LEXICAL)] == ["a"]
+        index.remove(["a"])
+        assert index.search("three", mode=SearchMode.LEXICAL) == []
+        index.add([Document("a", "nine ten")])
+        found = [hit.document_id for hit in index.search("nine", mode=SearchMode.LEXICAL)]
+        assert sorted(found) == ["a", "c"]
+    verify_folder(tmp_path)
+    rebuilt: list[object] = []
+    monkeypatch.setattr(lexical, "rebuild", lambda *given: rebuilt.append(given))
+    opened(tmp_path).close()
+    assert not rebuilt
 
 
 def test_a_folder_is_verified_in_one_call(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 
@@ -210,7 +211,10 @@ def test_codes_of_deleted_vectors_leave_a_full_disk(
     index.close()
 
 
-def test_a_file_of_a_tenant_without_documents_does_not_outlive_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", [2 * LIMIT, 40])
+def test_codes_of_a_tenant_s_deleted_vectors_do_not_outlive_a_kill(
+    tmp_path: Path, removed: int
+) -> None:
     def folder() -> DocumentIndex:
         return DocumentIndex(tmp_path, WordVectors(), Chunking(16, 0))
 
@@ -221,13 +225,51 @@ def test_a_file_of_a_tenant_without_documents_does_not_outlive_a_kill(tmp_path: 
     (kept,) = (tmp_path / "vectors").glob("*.faiss")
     raw = kept.read_bytes()
     index = folder()
-    index.remove([*index.names("ann")], "ann")
+    index.remove([*index.names("ann")][:removed], "ann")
     index.close()
+    for path in (tmp_path / "vectors").iterdir():
+        path.unlink()
     kept.write_bytes(raw)  # as a kill leaves it
-    index = folder()
+    index = folder()  # nobody asks for the tenant
     index.wait_until_built()
     index.close()
-    assert not [*(tmp_path / "vectors").iterdir()]
+    left = [faiss.deserialize_index(np.fromfile(path, np.uint8)) for path in _faiss_in(tmp_path)]
+    assert [each.ntotal for each in left] == ([2 * LIMIT - removed] if removed == 40 else [])
+    assert not kept.exists()
+
+
+def _faiss_in(folder: Path) -> list[Path]:
+    return [*(folder / "vectors").iterdir()]
+
+
+def test_what_is_kept_of_a_tenant_is_opened_when_it_is_read(tmp_path: Path) -> None:
+    index = DocumentIndex(tmp_path, WordVectors(), Chunking(16, 0))
+    index.add(texts("ann", 2 * LIMIT))
+    index.wait_until_built()
+    index.close()
+    store = SqliteStore(tmp_path, index.manifest)
+    assert not store._vectors
+    store.close()
+
+
+def test_a_build_that_is_due_waits_for_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.index.vectors.SAVED_AFTER_S", 600.0)
+    database = stored(1000)
+    index = opened(tmp_path, database)
+    cells = index._index.nlist
+    change(index, database, {}, [3])  # to be saved after a while
+    many = dict(enumerate(clustered(4500, 5), 2000))
+    database.vectors |= many
+    added = Stored(many)
+    index.change(added.keys(), added.rows(added.keys()), Stored({}).keys())
+    waiting = threading.Thread(target=index.wait_until_built, daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert index._index.nlist > cells
+    index.close()
 
 
 def test_a_tenant_s_first_search_waits_for_no_commit(

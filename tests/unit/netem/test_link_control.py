@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tandem.netem.link_control import MAX_CLIENTS, LinkControl, answer_request, run_link
+from tandem.netem.link_control import MAX_CLIENTS, LinkControl, run_link
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 from tests.unit.netem.conftest import Run
@@ -35,7 +35,22 @@ def new_emulator() -> TcpLinkEmulator:
 
 
 def ask(emulator: TcpLinkEmulator, **request: object) -> dict[str, object]:
-    return answer_request(emulator, json.dumps(request).encode() + b"\n")
+    answer: dict[str, object] = json.loads(said_to(emulator, json.dumps(request).encode() + b"\n"))
+    return answer
+
+
+def said_to(emulator: TcpLinkEmulator, line: bytes) -> bytes:
+    """The answer to one line on the control socket; nothing where the connection ends with it."""
+
+    async def answer() -> bytes:
+        async with LinkControl(emulator) as control:
+            reader, writer = await asyncio.open_connection(*control.address)
+            with contextlib.closing(writer):
+                writer.write(line)
+                writer.write_eof()
+                return await reader.readline()
+
+    return asyncio.run(answer())
 
 
 def test_cut_restore_and_stats() -> None:
@@ -87,11 +102,6 @@ def test_set_for_one_direction() -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        (b"", "request"),
-        (b"{", "request"),
-        (b"\xff\xfe\n", "request"),
-        (b"[" * 60_000, "request"),
-        (b"[]", "request"),
         (b"{}", "op"),
         (b'{"op": "explode"}', "op"),
         (b'{"op": ["cut"]}', "op"),
@@ -114,9 +124,17 @@ def test_set_for_one_direction() -> None:
 )
 def test_a_bad_request_is_named_and_changes_nothing(line: bytes, named: str) -> None:
     emulator = new_emulator()
-    answer = answer_request(emulator, line)
+    answer = json.loads(said_to(emulator, line))
     assert answer["ok"] is False
     assert str(answer["error"]).startswith(f"{named}: ")
+    assert emulator.settings == (START, START)
+    assert not emulator.stats().cut
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"\xff\xfe\n", b"[" * 60_000, b"[]"])
+def test_what_is_no_object_ends_its_connection_and_changes_nothing(line: bytes) -> None:
+    emulator = new_emulator()
+    assert said_to(emulator, line) == b""
     assert emulator.settings == (START, START)
     assert not emulator.stats().cut
 

@@ -9,15 +9,10 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import shape_from
-from tandem.netem.link_trace import LinkTrace, TraceRow, read_trace, write_trace
+from tandem.netem.link_trace import LinkTrace, TraceRow, read_trace
 from tandem.netem.trace_shapes import SHAPES, shaped_trace
 
 ROWS = (TraceRow(0.0, 1.0, 10.0, 40.0), TraceRow(2.0, 4.0, 20.0, 100.0))
-
-
-def test_a_file_gives_the_rows_that_were_written(tmp_path: Path) -> None:
-    write_trace(LinkTrace(ROWS), tmp_path / "trace.csv")
-    assert read_trace(tmp_path / "trace.csv") == LinkTrace(ROWS)
 
 
 def test_columns_stand_in_any_order_and_others_are_passed_over(tmp_path: Path) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from itertools import accumulate
+from math import inf
+from typing import cast
 
 import numpy as np
 import pytest
 
 from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits, Session, never
+from tandem.net.tenant import Tenant
+from tandem.runtime import engine_thread
 from tandem.runtime.chunked_prefill import (
     CHUNK_ROWS,
     CHUNK_S,
@@ -20,7 +29,7 @@ from tandem.runtime.chunked_prefill import (
     PrefillTurns,
     is_long,
 )
-from tandem.runtime.engine_jobs import Job
+from tandem.runtime.engine_jobs import Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -31,18 +40,21 @@ PROMPT = tuple(token % VOCABULARY for token in range(3, 3 + 3 * CHUNK_ROWS + 40)
 
 
 class Recorded(ScriptedEngine):
-    """Notes the rows of each request of each pass; one pass may fail."""
+    """Notes the rows of each request of each pass, and the session of the last one; one pass may
+    fail."""
 
     def __init__(self) -> None:
         probs = scripted_probs(1, VOCABULARY)
         super().__init__(VOCABULARY, probs, context_length=4 * ROWS_ALONE)
         self.passes: list[list[int]] = []
+        self.fed: list[Session] = []
         self.failing = -1
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
         self.passes.append([len(request.token_ids) for request in batch])
+        self.fed.append(batch[-1].session)
         found = super().forward(batch, cancelled)
         if len(self.passes) - 1 == self.failing:
             raise RuntimeError("after some of the work was done")
@@ -207,10 +219,33 @@ async def test_a_cancelled_prompt_is_not_fed_on(engine: Recorded, thread: Engine
 def test_prompts_take_their_share_of_the_time() -> None:
     turns = PrefillTurns()
     assert turns.is_due(0.0)
-    turns.shared(10.0, pass_s=2.0)
+    turns.fed(10.0, pass_s=2.0)
     others_s = 2.0 * (1 - PREFILL_SHARE) / PREFILL_SHARE
     assert not turns.is_due(10.0 + 0.99 * others_s)
     assert turns.is_due(10.0 + others_s)
+
+
+async def test_tenants_take_turns_with_their_prompts(
+    engine: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes after 8 prompts of another's waits for about as many chunks of them as it has
+    itself, and so does another caller's beside two tenants of one."""
+    monkeypatch.setattr(ChunkRows, "in_a_row", 1)
+    thread = EngineThread(engine, "test-engine")
+    async with AsyncExitStack() as stack:
+        stack.callback(thread.stop)
+        payers = [*[Tenant("edge", b"greedy")] * 8, Tenant("edge", b"honest"), Tenant("other")]
+        sessions = [
+            await stack.enter_async_context(thread.session(len(PROMPT), payer=payer))
+            for payer in payers
+        ]
+        handles = [thread.submit(Feed(session, PROMPT)) for session in sessions]
+        for handle in handles:
+            await handle.future
+    chunks = 4
+    ended = [len(engine.fed) - engine.fed[::-1].index(each) for each in sessions]
+    assert ended[9] <= 2 * chunks + 2, "half of what is fed is the other caller's"
+    assert ended[8] <= 4 * chunks + 4, "a quarter is each tenant's"
 
 
 def test_the_logits_asked_for_come_with_the_last_piece(engine: Recorded) -> None:
@@ -239,24 +274,38 @@ NEITHER = Capabilities()
 
 
 @pytest.mark.parametrize(
-    ("row_s", "capabilities", "rows"),
+    ("first_s", "row_s", "capabilities", "rows"),
     [
-        (0.0005, EXACT, CHUNK_ROWS),
-        (0.002, EXACT, 64),
-        (0.025, EXACT, KV_BLOCK),
-        (0.025, FREE, LEAST_CHUNK_ROWS),
-        (0.025, NEITHER, LEAST_CHUNK_ROWS),
-        (0.004, NEITHER, 32),
-        (1.0, NEITHER, LEAST_CHUNK_ROWS),
+        (0.5, 0.0005, EXACT, CHUNK_ROWS),
+        (0.5, 0.002, EXACT, 64),
+        (0.5, 0.025, EXACT, KV_BLOCK),
+        (0.5, 0.025, FREE, LEAST_CHUNK_ROWS),
+        (0.5, 0.025, NEITHER, LEAST_CHUNK_ROWS),
+        (0.5, 0.004, NEITHER, 32),
+        (0.5, 1.0, NEITHER, LEAST_CHUNK_ROWS),
+        (0.01, 0.004, NEITHER, LEAST_CHUNK_ROWS),
+        (0.01, 0.001, NEITHER, 32),
+        (0.01, 0.001, EXACT, KV_BLOCK),
+        (0.1, 0.001, EXACT, 64),
+        (0.1, 0.0001, EXACT, CHUNK_ROWS),
     ],
 )
 def test_a_chunk_takes_no_longer_than_others_may_wait(
-    row_s: float, capabilities: Capabilities, rows: int
+    first_s: float, row_s: float, capabilities: Capabilities, rows: int
 ) -> None:
     """But never less than a block, where a part of one would change bits."""
-    times = PassTimes(first_s=0.5, further_s=0.0, longest_rows=17, longest_s=0.5 + 16 * row_s)
+    times = PassTimes(first_s, 0.0, longest_rows=17, longest_s=first_s + 16 * row_s)
     assert ChunkRows(times, capabilities).rows == rows
     assert ChunkRows(None, capabilities).rows == CHUNK_ROWS
+
+
+@pytest.mark.parametrize(("row_s", "chunks"), [(0.001, 1), (0.00005, 3), (0.00001, CHUNKS_ALONE)])
+def test_a_fast_engine_feeds_several_chunks_while_others_are_only_open(
+    row_s: float, chunks: int
+) -> None:
+    """As many as others might wait for."""
+    times = PassTimes(0.01, 0.0, longest_rows=101, longest_s=0.01 + 100 * row_s)
+    assert ChunkRows(times, EXACT).in_a_row == chunks
 
 
 @pytest.mark.parametrize("capabilities", [FREE, NEITHER])
@@ -268,11 +317,11 @@ def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
     for _ in range(40):
         chunks.passed(1, 0.05)
         chunks.passed(8 * chunks.rows, 0.05 + 8 * chunks.rows * 0.002)
-    assert chunks.rows == 64
+    assert chunks.rows == 16
     assert chunks.rows * 0.002 <= CHUNK_S < 2 * chunks.rows * 0.002
     for _ in range(40):
         chunks.passed(1, 0.05)
-    assert chunks.rows == 64, "decoding says nothing of prompts"
+    assert chunks.rows == 16, "decoding says nothing of prompts"
 
 
 def test_chunks_of_an_engine_whose_bits_depend_on_them_stay_as_they_are() -> None:
@@ -303,3 +352,87 @@ async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
 def test_a_tree_is_never_cut(engine: Recorded) -> None:
     nodes = tuple(range(-1, 299))
     assert not is_long([ForwardRequest(engine.open(1), (1,) * 300, 300, nodes)])
+
+
+FIRST_S, ROW_S = 0.010, 0.001
+
+
+class Clock:
+    """Virtual time, for who asks `time` for it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    monotonic = perf_counter
+
+
+class Timed(Recorded):
+    """Passes take what is declared, in virtual time; calls `passed` after each, on its thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.capabilities = EXACT
+        self.passed: Callable[[], None] = lambda: None
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        found = super().forward(batch, cancelled)
+        self.clock.now_s += pass_s(sum(self.passes[-1]))
+        self.passed()
+        return found
+
+
+def pass_s(rows: int) -> float:
+    return FIRST_S + ROW_S * (rows - 1)
+
+
+class Short(Feed):
+    """A job that comes at a moment, and notes how long it took from then on."""
+
+    def __init__(self, session: Session, clock: Clock, came_s: float) -> None:
+        super().__init__(session, (1, 2, 3, 4))
+        self.clock, self.came_s, self.took_s = clock, came_s, inf
+
+    def take(self, logits: Logits) -> bool:
+        self.took_s = self.clock.now_s - self.came_s
+        return super().take(logits)
+
+
+async def test_short_requests_never_wait_for_more_than_a_small_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They came at random moments while 16 prompts of a whole context were fed: 0.9 s late, since
+    nobody else was there in the moment when a pass began."""
+    clock, source = Clock(), random.Random(1)
+    monkeypatch.setattr(engine_thread, "time", clock)
+    engine = Timed(clock)
+    times = PassTimes(FIRST_S, 0.0, longest_rows=101, longest_s=pass_s(101))
+    thread = EngineThread(engine, "test-engine", pass_times=times)
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        stack.callback(thread.stop)
+        sessions = [await stack.enter_async_context(thread.session(8)) for _ in range(8)]
+        moments_s = accumulate(source.uniform(0.05, 0.25) for _ in range(80))
+        short = [
+            Short(sessions[number % 8], clock, came_s) for number, came_s in enumerate(moments_s)
+        ]
+        handles = [JobHandle(job, loop, chunk_rows=thread._chunks.rows) for job in short]
+        coming = deque(handles)
+
+        def come() -> None:
+            while coming and cast(Short, coming[0].job).came_s <= clock.now_s:
+                thread._put(partial(thread._admit, coming.popleft()))  # type: ignore[arg-type]
+
+        engine.passed = come
+        prompts = [await stack.enter_async_context(thread.session(960)) for _ in range(16)]
+        fed_prompts = [thread.submit(Feed(session, (1,) * 960)) for session in prompts]
+        for handle in (*fed_prompts, *handles):
+            await handle.future
+    chunk_s = max(CHUNK_S, KV_BLOCK * ROW_S)
+    assert max(job.took_s for job in short) <= chunk_s + 2 * pass_s(len(sessions))
+    assert clock.now_s < 2 * 16 * pass_s(960), "prompts go on all the time"

@@ -18,7 +18,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.testing.context_engine import ContextSession
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset, scheduled
-from tests.virtual_time.edge_frames import edge_of, verdict_of
+from tests.virtual_time.edge_frames import drafts_in_flight, edge_of, verdict_of
 
 LAYERS = 1000
 VOCABULARY = 3
@@ -74,7 +74,7 @@ async def test_a_verdict_stops_the_forward_pass_between_layers() -> None:
                 works.start(work)
             await asyncio.to_thread(engine.paused.wait, 10)
             # What follows runs on the event loop, while the engine's thread is inside layer 7.
-            instead = (edge.drafts_in_flight[0] + 1) % VOCABULARY
+            instead = (drafts_in_flight(edge)[0] + 1) % VOCABULARY
             outputs = edge.receive(verdict_of(edge, 0, True, instead), 0.0)
             (interrupt,) = [output for output in outputs if isinstance(output, Interrupt)]
             works.interrupt(interrupt.task)
@@ -93,7 +93,7 @@ async def test_forks_of_branches_are_freed_whatever_becomes_of_them() -> None:
     ready: asyncio.Queue[DraftsReady] = asyncio.Queue()
     edge = edge_of(preset("coupled", 3, predraft=Predraft.LIKELY_OUTCOMES), max_tokens=20)
     edge.connect(0.0)
-    assert PRESETS["coupled"].branch_tokens == 0 < edge.request.preset.branch_tokens
+    assert PRESETS["coupled"].spare_tokens(99) == 0 < edge.request.preset.spare_tokens(99)
     try:
         async with thread.session(32) as kv:
             works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)

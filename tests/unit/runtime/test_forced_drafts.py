@@ -23,11 +23,11 @@ from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.predicted_text import PredictedText, PredictionProposer
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS, DraftSource, TextDrafts
-from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
+from tandem.specdec.rules import GumbelCouplingRule, PayloadRule, Proposal, acceptance_rule
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
-from tests.virtual_time.edge_frames import edge_of
+from tests.virtual_time.edge_frames import drafts_in_flight, edge_of
 
 VOCABULARY = 8
 PROMPT = (1, 2)
@@ -162,7 +162,7 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
             assert not works.idle
             happened = await ready.get()
             edge.drafted(happened.task, *happened.outcome(), 0.0)
-            assert edge.drafts_in_flight == (2, 1, 2, 2)[: work.count]
+            assert drafts_in_flight(edge) == (2, 1, 2, 2)[: work.count]
             assert (edge.kv_length, kv.length) == (0, 0)
             assert works.idle
             edge._drafting.discard()
@@ -240,7 +240,7 @@ async def test_a_work_that_is_predicted_as_a_whole_never_reaches_the_engine() ->
             works.start(work)
             happened = await ready.get()
             edge.drafted(happened.task, *happened.outcome(), 0.0)
-            assert edge.drafts_in_flight == (2, 1, 2, 2)
+            assert drafts_in_flight(edge) == (2, 1, 2, 2)
             assert (edge.kv_length, kv.length) == (0, 0)
     finally:
         await asyncio.to_thread(thread.stop)
@@ -260,7 +260,7 @@ def test_the_masks_of_a_pass_are_begun_before_it() -> None:
     engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
     rule = acceptance_rule(PRESETS["coupled"], 3, SeededRandom(3))
     judge = Judge(
-        3, chain_steps([Proposal((4,)), Proposal((5,))]), rule, TokenPayload(rule, SeededRandom(0))
+        3, chain_steps([Proposal((4,)), Proposal((5,))]), rule, PayloadRule(rule, SeededRandom(0))
     )
     work = VerifyTask(0, (*PROMPT, 3, 4, 5), 3, 2, judge)
     mask = Told((3, None, 5, 6))
@@ -283,7 +283,7 @@ def test_without_processors_the_judge_sees_the_engine_s_own_rows() -> None:
             return super().prepare(target, position)
 
     rule = Looking(3)
-    judge = Judge(2, chain_steps([Proposal((0,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    judge = Judge(2, chain_steps([Proposal((0,))]), rule, PayloadRule(rule, SeededRandom(0)))
     session = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY)).open(20)
     job = VerifyJob(session, VerifyTask(0, (*PROMPT, 0), 2, 1, judge), SamplingParams())
     job.request()

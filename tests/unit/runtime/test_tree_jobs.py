@@ -19,7 +19,7 @@ from tandem.specdec.judge import Judge, Step
 from tandem.specdec.ngram_proposer import HitRates, NgramTexts
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.proposers import DraftSource, TextDrafts
-from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
+from tandem.specdec.rules import PayloadRule, Proposal, RejectionRule, TargetProbs, probs_of
 from tandem.specdec.text_memory import TextMemory
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -183,7 +183,7 @@ def test_a_tree_is_judged_by_one_pass_over_all_its_nodes(
     engine.forward([ForwardRequest(session, (1, 2), 0)])
     takes = rule(SeededRandom(3))
     steps = {-1: Step((0, 1), Proposal((4, 5))), 0: Step((2,), Proposal((6,)))}
-    judge = Judge(3, steps, takes, TokenPayload(takes, SeededRandom(0)))
+    judge = Judge(3, steps, takes, PayloadRule(takes, SeededRandom(0)))
     tree = VerifyTask(2, (3, 4, 5, 6), 4, 3, judge, parents=(-1, 0, 0, 1))
     job = VerifyJob(session, tree, SamplingParams())
     (logits,) = engine.forward([job.request()])
@@ -200,7 +200,7 @@ def test_of_a_judged_tree_the_path_is_kept() -> None:
     session = engine.open(20, spare=14)
     engine.forward([ForwardRequest(session, (1, 2), 0)])
     engine.forward([ForwardRequest(session, (3, 4, 5, 6), 4, (-1, 0, 0, 1))])
-    judge = Judge(6, {}, RULE, TokenPayload(RULE, SeededRandom(0)))
+    judge = Judge(6, {}, RULE, PayloadRule(RULE, SeededRandom(0)))
     after = VerifyJob(session, VerifyTask(2, (7,), 1, 0, judge, path=(0, 1, 3)), SamplingParams())
     engine.forward([after.request()])
     assert session.token_ids == [1, 2, 3, 4, 6, 7]

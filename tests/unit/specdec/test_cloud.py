@@ -24,7 +24,7 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import FullDistribution, NeedFullDistribution
-from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload, Replacement
+from tandem.specdec.rules import Replacement
 from tandem.specdec.verify_task import VerifyTask
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
@@ -383,8 +383,8 @@ def test_an_exit_sends_less_than_the_verdict() -> None:
     assert work is not None
     assert work.early is not None
     assert isinstance(work.judge, Judge)
-    assert isinstance(work.judge.payloads, FullDistributionPayload)
-    assert isinstance(work.early.judge.payloads, LosslessSparsePayload)
+    assert work.judge.payloads.kind is RejectionPayload.FULL_DISTRIBUTION
+    assert work.early.judge.payloads.kind is RejectionPayload.LOSSLESS_SPARSE
 
 
 @pytest.mark.parametrize("wrong", [False, True])

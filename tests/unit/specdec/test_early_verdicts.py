@@ -11,7 +11,7 @@ from tandem.core.probs import Array
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
+from tandem.specdec.choices import Predraft, PredraftOrder, RejectionPayload, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
@@ -26,6 +26,7 @@ from tests.virtual_time.edge_frames import (
     SPARSE,
     V,
     draft,
+    drafts_in_flight,
     edge_of,
     verdict_of,
 )
@@ -62,7 +63,7 @@ def test_an_early_verdict_changes_nothing_but_what_is_drafted_ahead() -> None:
     assert edge.work(0.0) is None
     assert edge.receive(early(edge, 1, True, 2), 0.1) == []
     assert (edge.stats.early_verdicts, edge.phase) == (1, other.phase)
-    assert (edge.drafts_in_flight, edge.kv_length) == (other.drafts_in_flight, other.kv_length)
+    assert (drafts_in_flight(edge), edge.kv_length) == (drafts_in_flight(other), other.kv_length)
     work = edge.work(0.1)
     assert work is not None
     assert (work.branch, work.position, work.token_ids) == (True, 4, (2,))
@@ -200,7 +201,11 @@ def test_an_early_verdict_has_a_bonus_just_where_the_final_one_has(
 
 def test_an_early_verdict_never_carries_a_full_distribution() -> None:
     rng = SeededRandom(1)
-    for name, kind in (("dssd-full", SparsePayload), ("dssd", SparsePayload), ("dsd", int)):
+    for name, kind in (
+        ("dssd-full", RejectionPayload.LOSSLESS_SPARSE),
+        ("dssd", RejectionPayload.LOSSLESS_SPARSE),
+        ("dsd", RejectionPayload.TOKEN),
+    ):
         chosen = preset(name, 2)
         rule = acceptance_rule(chosen, 1, rng)
         assert early_payload_rule(chosen.verify_settings, rule, rng).kind is kind, name

@@ -59,6 +59,7 @@ from tests.virtual_time.edge_frames import (
     TIMES,
     OpenedEdge,
     draft,
+    drafts_in_flight,
     drafts_of,
     edge_of,
     frame_of,
@@ -194,9 +195,9 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert edge.drafts_in_flight == (1,)
+    assert drafts_in_flight(edge) == (1,)
     assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
-    assert not edge.drafts_in_flight
+    assert not drafts_in_flight(edge)
 
 
 def test_drafts_that_were_never_sent_are_void_too() -> None:
@@ -204,7 +205,7 @@ def test_drafts_that_were_never_sent_are_void_too() -> None:
     edge.connect(0.0)
     draft(edge, 0)
     edge.receive(tokens_of(edge, 1), 0.0)
-    assert edge.drafts_in_flight == ()
+    assert drafts_in_flight(edge) == ()
 
 
 def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
@@ -371,7 +372,7 @@ def test_alone_nothing_is_committed_that_the_caller_predicted() -> None:
     edge.connect(0.0)
     draft(edge, 0, 2)
     predict(edge, 1, 1)
-    assert edge.drafts_in_flight == (0, 2, 1, 1)
+    assert drafts_in_flight(edge) == (0, 2, 1, 1)
     outputs = time_passes(edge, 0.0, 10.0)
     assert Commit((0, 2), unverified=True) in outputs
     work = edge.work(10.0)
@@ -521,7 +522,7 @@ def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
         if edge.texts(work).proposed is None:
             break
     assert count >= 12
-    assert edge.drafts_in_flight == SAID[40 : 40 + count]
+    assert drafts_in_flight(edge) == SAID[40 : 40 + count]
     edge.receive(tokens_of(edge, (SAID[40] + 1) % 3), 0.0)
     assert edge.schedule.window <= PRESETS[name].schedule.window or not edge.predicts
 
@@ -715,10 +716,10 @@ def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None
         draft(edge, token_id)
     agree = replace(tokens_of(edge, 0, 1), cloud_accepted=2, work=Work(cloud_drafts=2))
     edge.receive(agree, 0.0)
-    assert edge.drafts_in_flight == (2,)
+    assert drafts_in_flight(edge) == (2,)
     differ = replace(tokens_of(edge, 1, 0), cloud_accepted=1, work=Work(cloud_drafts=1))
     edge.receive(differ, 0.0)
-    assert not edge.drafts_in_flight
+    assert not drafts_in_flight(edge)
     assert edge.committed.since(2) == (0, 1, 1, 0)
 
 
@@ -934,11 +935,14 @@ def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
     assert edge.stats.draft_s == pytest.approx(0.91)
 
 
-def text(
-    max_tokens: int = 4, stop: int = 9, ends: frozenset[int] = frozenset({0})
-) -> CommittedText:
-    request = request_for(preset("coupled", 2), MODELS, max_tokens=max_tokens, ends=ends)
-    return CommittedText(request, lambda token: token == stop)
+def text(ignore_eos: bool = False) -> CommittedText:
+    return CommittedText(
+        (1, 2),
+        max_tokens=4,
+        eos_token_ids=frozenset({0}),
+        ignore_eos=ignore_eos,
+        completes_stop=lambda token: token == 9,
+    )
 
 
 def test_an_answer_ends_with_its_last_token_an_end_or_a_stop_string() -> None:
@@ -958,9 +962,7 @@ def test_less_room_shortens_an_answer_and_more_does_not_lengthen_it(room: int, l
 
 
 def test_an_answer_that_ignores_ends_goes_on_after_them() -> None:
-    request = request_for(preset("coupled", 2), MODELS, max_tokens=4, ends=frozenset({0}))
-    params = replace(request.params, ignore_eos=True)
-    endless = CommittedText(replace(request, params=params), lambda token: False)
+    endless = text(ignore_eos=True)
     assert endless.append((0, 1, 0, 2)) == ((0, 1, 0, 2), FinishReason.LENGTH)
 
 

@@ -106,7 +106,7 @@ def test_a_session_opens_with_all_that_the_request_says() -> None:
     assert request.opening(committed) == known
     unasked = replace(request, params=replace(params, prompt_logprobs=False))
     assert unasked.opening(committed, prompt_logprobs=True) == known
-    assert (request.max_tokens, request.ignore_eos) == (20, True)
+    assert (request.max_tokens, request.params.ignore_eos) == (20, True)
 
 
 def test_a_chunk_of_ids() -> None:

@@ -1,10 +1,8 @@
-"""When a cloud goes on alone and when it waits for drafts, by what its passes brought."""
+"""A cloud that goes on alone, and drafts that come meanwhile."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -24,27 +22,7 @@ from tests.virtual_time.cloud_frames import (
 )
 from tests.virtual_time.lockstep import judgement_for, model_for
 
-IDLE = replace(scheduled("coupled", Schedule(4, 2, decode_when_idle=True)), idle_weight=0.5)
-"""Goes on alone as long as a pass over drafts brings two tokens, as is assumed at first."""
 ON_ARRIVAL = scheduled("coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True))
-
-
-@pytest.mark.parametrize(("accepted", "waits"), [(0, False), (1, False), (2, True)])
-def test_drafts_are_waited_for_where_they_bring_more_than_their_passes(
-    accepted: int, waits: bool
-) -> None:
-    right = own_tokens(IDLE, 5)
-    cloud = opened_cloud(IDLE)
-    pass_of(cloud)
-    assert cloud.work() is not None, "two tokens a pass are assumed"
-    cloud = opened_cloud(IDLE)
-    pass_of(cloud)
-    drafts = tuple(t if n < accepted else (t + 1) % V for n, t in enumerate(right[1:3]))
-    assert cloud.receive(draft_after(cloud, drafts)) == []
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
-    assert verdict.accepted == accepted
-    assert (cloud.work() is None) == waits
 
 
 def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> None:
@@ -66,23 +44,6 @@ def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> 
     assert isinstance(verdict, Committed)
     assert (verdict.accepted, verdict.token_ids) == (2, right[3:])
     assert cloud.committed.since(2) == right
-
-
-def test_one_good_pass_does_not_make_a_cloud_wait() -> None:
-    """Time counts for 0.6: it waits from 2.5 tokens a pass on. Each pass brings three and moves the
-    estimate by a fifth of the way: 2.2, 2.36, 2.488, 2.59."""
-    chosen = replace(IDLE, idle_weight=0.6)
-    right = own_tokens(chosen, 13)
-    cloud = opened_cloud(chosen)
-    pass_of(cloud)
-    goes_on = []
-    for begin in range(1, 13, 3):
-        cloud.receive(draft_after(cloud, right[begin : begin + 2]))
-        (verdict,) = pass_of(cloud)
-        assert isinstance(verdict, Committed)
-        assert (verdict.accepted, verdict.token_ids) == (2, (right[begin + 2],))
-        goes_on.append(copy.deepcopy(cloud).work() is not None)
-    assert goes_on == [True, True, True, False]
 
 
 @pytest.mark.parametrize("shares", [True, False])

@@ -10,25 +10,24 @@ import pytest
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.judge import Judge, Step, chain_steps
+from tandem.specdec.judge import Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Drafts, Frame
 from tandem.specdec.rounds.exits import EarlyJudge
 from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.specdec.rounds.preverify import Preparation
 from tandem.specdec.rounds.trees import DraftTree
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,
+    PayloadRule,
     Proposal,
     RejectionRule,
-    TokenPayload,
 )
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 6
 RULE = GumbelCouplingRule(1)
-PAYLOADS = TokenPayload(RULE, SeededRandom(0))
+PAYLOADS = PayloadRule(RULE, SeededRandom(0))
 
 
 def one_hot(token: int) -> Array:
@@ -124,7 +123,7 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
                 Proposal((token_id,), draft_probs=probs)
                 for token_id, probs in zip(token_ids, drafted, strict=True)
             ]
-            payloads = TokenPayload(rule, rng)
+            payloads = PayloadRule(rule, rng)
             shapes = (DraftTree.of(draft).steps, chain_steps(proposals))
             found = [Judge(3, steps, rule, payloads).judge(target.__getitem__) for steps in shapes]
             assert found[0].path == found[1].path
@@ -185,7 +184,7 @@ def early_judge(
 ) -> EarlyJudge:
     """An exit's judge of drafts, each with the distribution it was drawn from."""
     proposals = [Proposal((token_id,), draft_probs=probs) for token_id, probs in drafts]
-    payloads = TokenPayload(rule, SeededRandom(0))
+    payloads = PayloadRule(rule, SeededRandom(0))
     judge = Judge(3, chain_steps(proposals), rule, payloads, **changes)
     return EarlyJudge(Frame(1, 3, 4), (0, 1), judge)
 

@@ -18,6 +18,7 @@ from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
     PROBS,
     draft,
+    drafts_in_flight,
     drafts_of,
     edge_of,
     frame_of,
@@ -219,7 +220,7 @@ def test_what_was_committed_otherwise_is_forgotten() -> None:
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.3)
     assert not any(isinstance(each, Interrupt) for each in outputs)
     take(edge, coming, 0)
-    assert edge.drafts_in_flight == (0,), "its drafts are the answer's now"
+    assert drafts_in_flight(edge) == (0,), "its drafts are the answer's now"
 
 
 def test_a_branch_that_is_drafted_to_its_end_needs_no_interrupt() -> None:
@@ -318,9 +319,8 @@ def test_without_predrafting_nothing_is_drafted_before_the_verdict() -> None:
 
 def test_predrafting_takes_room_beside_the_text() -> None:
     chosen = replace(LIKELY, predraft_workers=2)
-    assert PRESETS["coupled"].branch_tokens == 0
-    assert chosen.branch_tokens == 2 * (chosen.schedule.window + chosen.schedule.chunk + 1)
-    assert chosen.spare_tokens(99) == chosen.branch_tokens
+    assert PRESETS["coupled"].spare_tokens(99) == 0
+    assert chosen.spare_tokens(99) == 2 * (chosen.schedule.window + chosen.schedule.chunk + 1)
 
 
 def test_a_token_of_the_cloud_s_own_may_be_the_outcome() -> None:
@@ -330,7 +330,7 @@ def test_a_token_of_the_cloud_s_own_may_be_the_outcome() -> None:
     branch = begun(edge)
     take(edge, branch, 1)
     edge.receive(tokens_of(edge, 2), 0.2)
-    assert edge.drafts_in_flight == (1,)
+    assert drafts_in_flight(edge) == (1,)
     assert edge.stats.predraft_hits == 1
 
 

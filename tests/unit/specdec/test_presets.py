@@ -18,7 +18,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import (
     MAX_DRAFT_LENGTH,
     PRESETS,
@@ -205,7 +205,7 @@ def test_a_draft_length_keeps_the_number_of_chunks() -> None:
 
 @pytest.mark.parametrize("name", ["ar", "stream", "auto"])
 def test_a_cloud_that_goes_on_alone_may_draft_instead(name: str) -> None:
-    drafting = with_overrides(PRESETS[name], parse_overrides(["cloud_drafts=lookup"]))
+    drafting = with_overrides(PRESETS[name], ("cloud_drafts=lookup",))
     drafting.validate()
     assert drafting.cloud_drafts is CloudDrafts.LOOKUP
     chosen = CloudDrafts.ANY if name == "auto" else CloudDrafts.NONE
@@ -226,7 +226,7 @@ def test_where_other_choices_leave_no_room_for_drafts_of_the_cloud_auto_asks_for
     overrides: list[str],
 ) -> None:
     """They are no demand, unlike those of a model or by lookup."""
-    changed = with_overrides(PRESETS["auto"], parse_overrides(overrides))
+    changed = with_overrides(PRESETS["auto"], overrides)
     changed.validate()
     settings = changed.verify_settings
     assert (settings.cloud_drafts, settings.cloud_draft_length) == (CloudDrafts.NONE, 0)
@@ -243,7 +243,7 @@ def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
     assert auto.may_draft_in_cloud
     assert not auto.drafts_in_cloud
     assert auto.verify_settings.cloud_drafts is CloudDrafts.ANY
-    assert not with_overrides(auto, parse_overrides(["cloud_drafts=none"])).may_draft_in_cloud
+    assert not with_overrides(auto, ("cloud_drafts=none",)).may_draft_in_cloud
 
 
 def test_a_draft_length_is_the_cloud_s_where_the_edge_drafts_nothing() -> None:
@@ -347,7 +347,6 @@ def test_the_timing_of_each_preset() -> None:
     [
         ("payload_top", 0, 4096),
         ("payload_tail_draws", 0, 256),
-        ("idle_weight", 0, 1),
         ("confidence_threshold", 0, 1),
         ("predraft_workers", 1, 32),
         ("predraft_outcomes", 1, 256),
@@ -357,10 +356,10 @@ def test_the_timing_of_each_preset() -> None:
 def test_each_number_has_borders(field: str, least: int, most: int) -> None:
     preset = PRESETS["coupled"]
     for within in (least, most):
-        with_overrides(preset, parse_overrides([f"{field}={within}"])).validate()
+        with_overrides(preset, (f"{field}={within}",)).validate()
     for beyond in (most + 1, least - 1):
         with pytest.raises(InvalidArgument) as caught:
-            with_overrides(preset, parse_overrides([f"{field}={beyond}"])).validate()
+            with_overrides(preset, (f"{field}={beyond}",)).validate()
         assert caught.value.field == field
 
 
@@ -422,7 +421,6 @@ def test_the_cloud_is_told_how_to_judge_and_no_more() -> None:
         ("mc-dsd", {"window": 4}, "expansion"),
         ("mc-dsd", {"verify_on_arrival": True}, "expansion"),
         ("coupled", {"exits": -1}, "exits"),
-        ("coupled", {"idle_weight": 2.0}, "idle_weight"),
     ],
 )
 def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], field: str) -> None:
@@ -462,7 +460,6 @@ def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
         payload_top=7,
         payload_tail_draws=5,
         truncation=Truncation(top_k=9),
-        idle_weight=0.25,
         expansion=(2, 1),
         with_replacement=True,
         exits=3,
@@ -483,7 +480,6 @@ def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
         payload_top=7,
         payload_tail_draws=5,
         truncation=Truncation(top_k=9),
-        idle_weight=0.25,
         expansion=(2, 1),
         with_replacement=True,
         exits=3,
@@ -502,14 +498,13 @@ def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
     )
     assert (told.verify_on_arrival, told.decode_when_idle) == (False, False)
     assert (told.prepare_on_arrival, told.bonus) == (False, True)
-    assert (told.payload_top, told.payload_tail_draws, told.idle_weight) == (64, 4, 1.0)
+    assert (told.payload_top, told.payload_tail_draws) == (64, 4)
     assert (told.expansion, told.with_replacement) == ((), False)
     assert (told.exits, told.split_layers) == (0, 0)
 
 
 def test_what_a_preset_does_not_say() -> None:
     preset = PRESETS["coupled"]
-    assert preset.idle_weight == 1.0
     assert (preset.with_replacement, preset.truncate_after_sampling) == (False, False)
     assert (preset.split_layers, preset.expansion) == (0, ())
     assert {name for name, one in PRESETS.items() if one.truncate_after_sampling} == {"tslt-after"}
@@ -536,9 +531,7 @@ def test_what_a_preset_does_not_say() -> None:
         (changed("dssd", payload_tail_draws=256), ""),
         (changed("picospec-top-k", payload_top=1), ""),
         (changed("dssd-full", payload_top=0), ""),
-        (changed("stream", idle_weight=0.99), ""),
-        (changed("auto", idle_weight=0.99), "idle_weight"),
-        (changed("dssd", idle_weight=float("nan")), "idle_weight"),
+        (changed("dssd", confidence_threshold=float("nan")), "confidence_threshold"),
         (changed("ar", acceptance=Acceptance.REJECTION), ""),
         (changed("dsd", {"window": 4, "chunk": 1}), "bonus"),
         (changed("dsd", {"window": 4, "chunk": 1, "bonus": False}), ""),

@@ -10,7 +10,7 @@ from tandem.core.acceptance import recover, sample_draft, sample_target
 from tandem.core.gumbel import coupled_token
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
-from tandem.specdec.choices import Acceptance
+from tandem.specdec.choices import Acceptance, RejectionPayload
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import (
     AcceptanceRule,
@@ -18,7 +18,6 @@ from tandem.specdec.rules import (
     GumbelCouplingRule,
     Proposal,
     RejectionRule,
-    TopKPayload,
     acceptance_rule,
     payload_rule,
     probs_of,
@@ -35,13 +34,15 @@ def test_a_choice_without_a_rule_is_no_rejection_sampling() -> None:
         changed: Any = {choice: "none of these"}
         unknown = replace(PRESETS["dsd"], **changed)
         with pytest.raises(AssertionError):
-            payload_rule(unknown, acceptance_rule(unknown, 5, RNG), RNG)
+            payload_rule(unknown, acceptance_rule(unknown, 5, RNG), RNG).payload(
+                TARGET, Proposal((2,), None, DRAFT), 7
+            )
 
 
 def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert TopKPayload.exact is False
+    assert {kind for kind in RejectionPayload if not kind.exact} == {RejectionPayload.TOP_K}
     assert not PRESETS["dsd"].lossy
     monkeypatch.setattr(RejectionRule, "exact", False)
     assert PRESETS["dsd"].lossy

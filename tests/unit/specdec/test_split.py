@@ -15,10 +15,10 @@ from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_checks import CloudModel, check_open
 from tandem.specdec.events import Reconnect
 from tandem.specdec.messages import Committed, Open
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import HiddenStates
-from tandem.specdec.rounds.split_uplink import TASK_TOKENS, SplitUplink
+from tandem.specdec.rounds.split import TASK_TOKENS, SplitUplink
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, check_refused, opened_cloud, opening, pass_of
 from tests.virtual_time.edge_frames import edge_of, sent, tokens_of
@@ -146,7 +146,7 @@ def test_the_text_is_the_cloud_s_own() -> None:
 
 
 def test_only_half_precision_is_lossy() -> None:
-    half = with_overrides(PRESETS["split"], parse_overrides(("uplink_precision=float16",)))
+    half = with_overrides(PRESETS["split"], ("uplink_precision=float16",))
     half.validate()
     assert [one.lossy for one in (PRESETS["split"], half)] == [False, True]
     assert PRESETS["split"].drafter_invariant

@@ -13,7 +13,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation, truncate
 from tandem.core.processors import Processors
 from tandem.core.randomness import SeededRandom
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.overrides import with_overrides
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
@@ -175,11 +175,11 @@ def test_what_is_cut_or_rounded_before_it_is_drawn_from_is_lossy(
 
 
 def test_the_size_of_the_head_can_be_set_by_name() -> None:
-    shorter = with_overrides(AGGREGATION_PRESETS["dragon"], parse_overrides(("head=8",)))
+    shorter = with_overrides(AGGREGATION_PRESETS["dragon"], ("head=8",))
     shorter.validate()
     assert (shorter.probs.head, shorter.lossy) == (8, False)
     with pytest.raises(InvalidArgument, match="head"):
-        with_overrides(shorter, parse_overrides(("head=0",))).validate()
+        with_overrides(shorter, ("head=0",)).validate()
 
 
 def test_a_side_draws_from_what_it_sends() -> None:

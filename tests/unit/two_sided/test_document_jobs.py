@@ -19,7 +19,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.judge import Judge, chain_steps
-from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.rules import GumbelCouplingRule, PayloadRule, Proposal
 from tandem.specdec.verify_task import VerifyTask
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.decoding.document_jobs import (
@@ -271,7 +271,7 @@ async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
     group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
     alone = engine.open(ROOM)
     rule = GumbelCouplingRule(1)
-    judge = Judge(2, chain_steps([Proposal((3,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    judge = Judge(2, chain_steps([Proposal((3,))]), rule, PayloadRule(rule, SeededRandom(0)))
     work = VerifyTask(0, (1, 2, 3), 2, 1, judge)
     async with engine_thread(engine) as thread:
         both_are_there = threading.Event()
@@ -296,7 +296,7 @@ async def test_a_long_prompt_lets_others_have_their_turn() -> None:
     prompt = tuple(number % VOCABULARY for number in range(520))
     alone = engine.open(ROOM)
     rule = GumbelCouplingRule(1)
-    judge = Judge(2, chain_steps([Proposal((3,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    judge = Judge(2, chain_steps([Proposal((3,))]), rule, PayloadRule(rule, SeededRandom(0)))
     engine.batches.clear()
     async with engine_thread(engine) as thread:
         work = DecodeTask(0, prompt, 520, 3, SHARES)

@@ -26,6 +26,7 @@ from tests.unit.two_sided.test_side_machine import (
     frame,
     head,
     own,
+    queued,
     request_for,
     token_sources,
     tokens,
@@ -54,18 +55,18 @@ def test_own_drafts_follow_each_other_without_a_gap() -> None:
         ((0, 0), 3),
     ):
         machine.drafted(own(answer, committed=1), 0.0)
-        assert machine.queued == (waiting, 0), answer
+        assert queued(machine) == (waiting, 0), answer
 
 
 @pytest.mark.parametrize(("token", "left"), [(0, 1), (3, 0)])
 def test_a_token_takes_the_first_draft_and_where_it_differs_all(token: int, left: int) -> None:
     machine = device("dragon placement=cloud")
     decided(machine, 2)
-    assert machine.queued == (0, 0)
+    assert queued(machine) == (0, 0)
     for answer in ((2,), (2, 0)):
         machine.drafted(own(answer, base=2 + len(answer)), 0.0)
     decided(machine, token)
-    assert machine.queued == (left, 0)
+    assert queued(machine) == (left, 0)
     assert machine.stats.drafted == {0: 1, 1: 0}
     assert machine.stats.accepted == {0: int(token == 0), 1: 0}
 
@@ -95,11 +96,11 @@ def test_the_newest_of_the_other_side_s_drafts_counts() -> None:
     machine = device(sampling=GREEDY)
     for token in (1, 0):
         assert machine.receive(frame(token=token, probs=LISTED), 0.0) == []
-    assert machine.queued == (0, 1)
+    assert queued(machine) == (0, 1)
     outputs = machine.drafted(own(token=3, probs=ALL_OF_SURE), 0.0)
     assert (tokens(outputs), token_sources(outputs)) == ([0], [TokenSource.CLOUD])
     machine.receive(frame(probs=LISTED), 0.0)
-    assert machine.queued == (0, 0), "its position is committed"
+    assert queued(machine) == (0, 0), "its position is committed"
 
 
 @pytest.mark.parametrize(("token", "left"), [(0, 3), (3, 0)])
@@ -110,19 +111,19 @@ def test_of_the_other_side_s_drafts_those_of_the_committed_text_count(
     for length in range(4):
         machine.receive(frame((0,) * length), 0.0)
     decided(machine, token)
-    assert machine.queued == (0, left)
+    assert queued(machine) == (0, left)
 
 
 def test_a_draft_that_waits_for_its_text_counts_once_that_is_committed() -> None:
     machine = device("dragon placement=cloud")
     machine.receive(frame((1,)), 0.0)
     decided(machine, 0)
-    assert machine.queued == (0, 0)
+    assert queued(machine) == (0, 0)
     early = device("dragon placement=cloud")
     early.receive(frame((0,)), 0.0)
-    assert early.queued == (0, 0)
+    assert queued(early) == (0, 0)
     decided(early, 0)
-    assert early.queued == (0, 1)
+    assert queued(early) == (0, 1)
 
 
 def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end() -> None:
@@ -160,9 +161,9 @@ def test_drafts_up_to_the_end_of_the_answer_are_kept() -> None:
     shorter = cloud("dragon placement=cloud", max_tokens=2)
     shorter.receive(frame(), 0.0)
     shorter.receive(frame((0,)), 0.0)
-    assert shorter.queued == (0, 2)
+    assert queued(shorter) == (0, 2)
     assert shorter.receive(frame((0, 0)), 0.0) == []
-    assert shorter.queued == (0, 2), "beyond it they are nobody's fault, and not kept"
+    assert queued(shorter) == (0, 2), "beyond it they are nobody's fault, and not kept"
     whole = device("dragon placement=cloud")
     assert whole.receive(frame((0,) * 3), 0.0) == []
     with pytest.raises(InvalidArgument, match="base: 6 lies beyond the answer"):
@@ -183,7 +184,7 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
     assert machine.receive(Fetch(1, 2, head(()), count=3), 0.0) == []
     with pytest.raises(ProtocolError, match="this side decides"):
         machine.receive(TargetFrame(1, 2, head(()), (0,)), 0.0)
-    assert machine.queued == (0, 0)
+    assert queued(machine) == (0, 0)
     assert machine.aggregation_side is None
 
 
@@ -202,7 +203,7 @@ def test_a_side_that_answers_alone_keeps_none_of_the_other_s_drafts() -> None:
     for name, side in (("crcg-cloud", cloud), ("crcg-device", device)):
         machine = side(name)
         assert machine.receive(frame(probs=None), 0.0) == []
-        assert machine.queued == (0, 0)
+        assert queued(machine) == (0, 0)
 
 
 def test_drafts_of_a_stretch_whose_weights_are_unknown_wait() -> None:
@@ -239,5 +240,5 @@ def test_a_draft_stays_until_this_side_has_committed_its_position() -> None:
     machine = cloud("dragon-coupled", sampling=GREEDY)
     machine.drafted(own(probs=PROBS), 0.0)
     machine.receive(frame((0,), probs=LISTED, committed=3), 0.0)
-    assert machine.queued[0] == 1
+    assert queued(machine)[0] == 1
     assert tokens(machine.receive(frame(probs=LISTED, committed=3), 0.0))[:1] == [0]

@@ -33,6 +33,7 @@ from tests.unit.two_sided.test_side_machine import (
     frame,
     head,
     own,
+    queued,
     request_for,
     token_sources,
     tokens,
@@ -107,10 +108,10 @@ def test_a_waiting_device_goes_on_where_it_was(policy: LostCloud) -> None:
     machine.drafted(own(), 0.0)
     machine.receive(frame(), 0.0)
     machine.receive(frame((0,), committed=3), 0.1)
-    assert machine.queued == (0, 1)
+    assert queued(machine) == (0, 1)
     assert machine.lost(0.5) == [Reconnect()]
     assert machine.lost(0.6) == []
-    assert machine.queued == (0, 0), "the cloud sends its drafts again"
+    assert queued(machine) == (0, 0), "the cloud sends its drafts again"
     (opening,) = told(machine.connect(1.0), CollaborationOpen)
     assert (opening.base, opening.request.committed_ids) == (3, (0,))
     assert opening.log_mass == 0.0
@@ -154,7 +155,7 @@ def test_only_a_connected_device_tells_the_cloud_that_it_ends() -> None:
     stopped = device()
     stopped.drafted(own(), 0.0)
     assert stopped.stop()[-1] == Finish(FinishReason.STOP)
-    assert stopped.queued == (0, 0)
+    assert queued(stopped) == (0, 0)
     assert stopped.drafted(own(), 0.0) == []
     assert stopped.receive(frame(), 0.0) == []
     ended = cloud().receive(Cancel(1, 2, head(())), 0.0)
@@ -171,7 +172,7 @@ def test_drafts_that_follow_nothing_change_nothing() -> None:
     machine = device()
     for _ in range(2):
         assert machine.drafted(own((0,)), 0.0) == []
-        assert machine.queued == (0, 0)
+        assert queued(machine) == (0, 0)
 
 
 class Away:

@@ -32,7 +32,7 @@ from tandem.two_sided.protocol.presets import (
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.composed_presets import composed
-from tests.unit.two_sided.test_side_machine import PROBS, own, request_for
+from tests.unit.two_sided.test_side_machine import PROBS, own, queued, request_for
 
 START = 2
 TOKENS = 11
@@ -71,7 +71,7 @@ class Conversation:
             if self.machines[Side.DEVICE].finish_reason is not None:
                 return self
             for side, machine in self.machines.items():
-                if machine.finish_reason is None and not machine.queued[0]:
+                if machine.finish_reason is None and not queued(machine)[0]:
                     self._apply(side, machine.drafted(self._draft_of(side), 0.0))
         raise AssertionError("the machines wait for each other")
 
@@ -280,7 +280,7 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
     for machine in (device, cloud):
         for answer in ((), (0,)):
             assert machine.drafted(own(answer), 0.0) == []
-        assert machine.queued == (2, 0)
+        assert queued(machine) == (2, 0)
 
 
 def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:

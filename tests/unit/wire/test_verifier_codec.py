@@ -35,7 +35,6 @@ from tandem.specdec.messages import (
     Pong,
     Work,
 )
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import (
     EarlyVerdict,
@@ -352,17 +351,15 @@ REQUESTS = [
         ),
         stop=("a", "b"),
         lost_cloud=LostCloud.EDGE,
-        overrides=parse_overrides(
-            (
-                "draft_length=7",
-                "payload_top=0",
-                "payload_tail_draws=0",
-                "truncation.top_k=5",
-                "truncation.top_p=0.5",
-            )
+        overrides=(
+            "draft_length=7",
+            "payload_top=0",
+            "payload_tail_draws=0",
+            "truncation.top_k=5",
+            "truncation.top_p=0.5",
         ),
     ),
-    GenerationRequest("tree", "mc-dsd", overrides=parse_overrides(("expansion=3,1,2",))),
+    GenerationRequest("tree", "mc-dsd", overrides=("expansion=3,1,2",)),
     GenerationRequest(
         "greedy",
         "coupled",
@@ -394,12 +391,6 @@ def test_numbers_that_cannot_travel_are_refused_before(request_: GenerationReque
         request_to_proto(request_)
 
 
-def override_of(text: str) -> generation_pb2.PresetOverride:
-    """An override as it travels."""
-    request = GenerationRequest("a", "coupled", overrides=parse_overrides((text,)))
-    return request_to_proto(request).preset_overrides[0]
-
-
 BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = [
     (lambda message: message.ClearField("text"), "prompt"),
     (lambda message: setattr(message.params, "max_tokens", 0), "max_tokens"),
@@ -410,9 +401,7 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: setattr(message, "preset", "nonsense"), "preset"),
     (lambda message: setattr(message, "documents", 33), "documents"),
     (
-        lambda message: message.preset_overrides.extend(
-            map(override_of, ("expansion=999999999", "draft_length=1"))
-        ),
+        lambda message: message.overrides.extend(("expansion=999999999", "draft_length=1")),
         "expansion",
     ),
     (lambda message: message.params.images.extend([b"x"] * 5), "images"),
@@ -422,12 +411,7 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: message.stop.append("x" * 257), "stop"),
     (lambda message: message.stop.extend("x" * 17), "stop"),
     *(
-        (
-            lambda message, override=override: message.preset_overrides.append(
-                override_of(override)
-            ),
-            field,
-        )
+        (lambda message, override=override: message.overrides.append(override), field)
         for override, field in {
             "draft_length=0": "draft_length",
             "draft_length=65": "draft_length",
@@ -442,37 +426,15 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
             "truncation.top_p=1.5": "draft_top_p",
             "truncation.top_p=nan": "draft_top_p",
             "width=3": "overrides",
+            "window": "overrides",
+            "window=True": "overrides",
+            "window=8.0": "overrides",
+            "window=-1": "window",
+            "uplink=" + "x" * 122: "overrides",
+            "expansion=" + "1," * 64 + "1": "overrides",
         }.items()
     ),
-    *(
-        (lambda message, override=override: message.preset_overrides.append(override), field)
-        for override, field in (
-            (generation_pb2.PresetOverride(field="window"), "overrides"),
-            (generation_pb2.PresetOverride(field="width", whole_number=3), "overrides"),
-            (generation_pb2.PresetOverride(field="window", switch=True), "overrides"),
-            (generation_pb2.PresetOverride(field="window", number=8), "overrides"),
-            (generation_pb2.PresetOverride(field="window", whole_number=-1), "window"),
-            (
-                generation_pb2.PresetOverride(field="truncation.top_p", number=math.nan),
-                "draft_top_p",
-            ),
-            (generation_pb2.PresetOverride(field="draft_length", whole_number=65), "draft_length"),
-            (generation_pb2.PresetOverride(field="uplink", word="x" * 129), "overrides"),
-            (
-                generation_pb2.PresetOverride(
-                    field="expansion", whole_numbers=generation_pb2.WholeNumbers()
-                ),
-                "expansion",
-            ),
-            (
-                generation_pb2.PresetOverride(
-                    field="expansion", whole_numbers=generation_pb2.WholeNumbers(numbers=[1] * 65)
-                ),
-                "overrides",
-            ),
-        )
-    ),
-    (lambda message: [message.preset_overrides.add() for _ in range(33)], "overrides"),
+    (lambda message: message.overrides.extend(["window=8"] * 33), "overrides"),
 ]
 
 
