@@ -313,7 +313,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "retriever": Experiment(
         "lab.bench.documents.retriever",
-        "Search quality and speed on PEPs, ingestion, killed writers.",
+        "Search quality and speed on PEPs, and ingestion.",
         (_PEPS,),
     ),
     "leakage": Experiment(

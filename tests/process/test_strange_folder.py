@@ -134,9 +134,6 @@ BENCHES = {
     "pinned": "from lab.bench.harness.suite import PinnedProcess\n"
     "with PinnedProcess('lab.bench.harness.link_process', ('127.0.0.1:9',), 0): pass",
     "busy": "from lab.bench.harness.busy_loop import busy_loops\nwith busy_loops(1): pass",
-    "killed": "from pathlib import Path\n"
-    "from lab.bench.documents.retriever_kill import kill_trial as trial\n"
-    "trial(Path('index'), 1, 1)",
 }
 
 

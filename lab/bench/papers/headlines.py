@@ -250,9 +250,8 @@ HEADLINES = (
         "Several candidates are always faster than one (MC ÷ SC above 1)",
         (),
         "The formula counts a pass over a tree as long as over a chain, with step times that are "
-        "assumed; processes have the time that each pass takes here.",
+        "assumed.",
         Place("tslt-figures-5-6", ("MC ⟨2,2,2⟩ ÷ SC",), {}),
-        processes=Place("tslt-processes", ("MC ÷ SC",), {}),
     ),
     Headline(
         "DRAGON",

@@ -25,7 +25,6 @@ from lab.bench.papers import (
     picospec_tables,
     process_cell,
     tslt_figures,
-    tslt_processes,
 )
 from lab.bench.papers.kept_results import KeptResults, refuse_changes
 from lab.bench.papers.pages import INDEX, fill, write_pages
@@ -36,7 +35,7 @@ from tandem.core.errors import InvalidArgument
 
 PAPERS = (
     *(dssd_tables, dssd_processes, picospec_tables, process_cell, fsd_tables, fsd_processes),
-    *(tslt_figures, tslt_processes, dragon_figures, dragon_smollm2, cloud_drafts),
+    *(tslt_figures, dragon_figures, dragon_smollm2, cloud_drafts),
 )
 MEASURED = "measured"
 

@@ -112,7 +112,7 @@ def test_tables_are_chosen_by_patterns_and_by_what_they_need() -> None:
     )
     assert len(computed) + len(measured) == len(TABLES)
     assert "fsd-table-6-averages" in computed
-    assert {"dssd-processes", "fsd-processes", "tslt-processes", "picospec-processes"} <= measured
+    assert {"dssd-processes", "fsd-processes", "picospec-processes"} <= measured
 
 
 def test_a_kept_row_is_current_as_long_as_its_code_is(

@@ -1,6 +1,6 @@
 """A writer to kill: changes an index in a known order and says which changes are durable.
 
-    python -m lab.bench.documents.retriever_kill FOLDER SEED    # prints the number of changes done
+    python -m tests.lab.killed_writer FOLDER SEED    # prints the number of changes done
 
 Invariant: change number k is a function of (seed, k), so what a folder must hold after n changes
 can be computed without it.
