@@ -166,7 +166,8 @@ class EdgeStats(EdgeObserver):
     ) -> None:
         self.cloud_drafted += message.work.cloud_drafts
         self.cloud_accepted += message.cloud_accepted
-        self._count_passes(message.work.target_passes)
+        self.target_passes += message.work.target_passes - self._stream_passes
+        self._stream_passes = message.work.target_passes
         self.verify_s += message.work.verify_s
         self.queue_s += message.work.queue_s
         if not settled.count:
@@ -204,7 +205,3 @@ class EdgeStats(EdgeObserver):
     def on_text(self, count: int, *, unverified: bool) -> None:
         self.tokens += count
         self.unverified_tokens += count if unverified else 0
-
-    def _count_passes(self, stream_passes: int) -> None:
-        self.target_passes += stream_passes - self._stream_passes
-        self._stream_passes = stream_passes

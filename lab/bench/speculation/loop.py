@@ -45,9 +45,9 @@ from tandem.specdec.events import (
 )
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams, Open, Work
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 
-PRESETS = ("ar", "coupled", "stream", "auto")
+MEASURED = ("ar", "coupled", "stream", "auto")
 TOKENS = 512
 QUICK_TOKENS = 48
 PROMPT_TOKENS = 64
@@ -86,7 +86,7 @@ def measure_machines(report: Report) -> None:
     tokens = QUICK_TOKENS if report.quick else TOKENS
     repetitions = QUICK_REPETITIONS if report.quick else REPETITIONS
     rows = []
-    for preset in PRESETS:
+    for preset in MEASURED:
         progress(f"machines, {preset}")
         rows.append(machine_row(Script(report.seed), preset, tokens, repetitions))
     columns = ("edge_us_per_token", "cloud_us_per_token", "machines_us_per_token")
@@ -243,7 +243,7 @@ class ScriptedAnswer:
             vocabulary_hash="scripted",
             vocabulary_size=VOCABULARY_SIZE,
             params=GenerationParams(max_tokens=tokens, seed=script.seed, ignore_eos=True),
-            preset=find_preset(preset),
+            preset=PRESETS[preset],
         )
         self.edge = Recording.of(
             lambda: EdgeMachine(request, Liveness(LostCloud.FAIL, LivenessTimes(), now=0.0))

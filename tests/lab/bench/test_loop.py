@@ -7,7 +7,7 @@ import pytest
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.loop import (
-    PRESETS,
+    MEASURED,
     Script,
     ScriptedAnswer,
     checked_out,
@@ -24,7 +24,7 @@ def test_every_preset_and_the_prefix_hash_are_measured() -> None:
     report = Report("loop", 3, True, this_machine(), "")
     run(report, Models())
     *machines, hashed = report.rows
-    assert [row["preset"] for row in machines] == list(PRESETS)
+    assert [row["preset"] for row in machines] == list(MEASURED)
     for row in machines:
         both = row["edge_us_per_token"] + row["cloud_us_per_token"]
         assert row["machines_us_per_token"] == pytest.approx(both)
@@ -35,7 +35,7 @@ def test_every_preset_and_the_prefix_hash_are_measured() -> None:
     assert len(report.goals) == 2
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", MEASURED)
 def test_an_answer_is_the_script_and_its_calls_repeat_it(preset: str) -> None:
     answer = ScriptedAnswer(SCRIPT, preset, tokens=40)
     answer.run()

@@ -16,7 +16,7 @@ from tandem.generation.client import Generated
 from tandem.netem.link_model import link_from
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import noisy_probs, scripted_probs
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulator import SimulationResult, simulate
@@ -39,7 +39,7 @@ class Run:
             EdgeRequest(
                 *(7, (1, 2, 3), "hash", 64),
                 params=GenerationParams(seed=5, max_tokens=max_tokens),
-                preset=find_preset(preset),
+                preset=PRESETS[preset],
             ),
             draft_probs=lambda context: np.asarray(draft(context)),
             target_probs=lambda context: np.asarray(target(context)),
