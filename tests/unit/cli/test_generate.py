@@ -233,7 +233,7 @@ def test_a_bad_value_is_one_line_and_code_2(arguments: list[str], words: str) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--prompt: give exactly one of"),
+        ([], "--prompt: give TEXT, --prompt, --prompt-ids, or pipe a text"),
         (["x", "--prompt", "y"], "--prompt: give exactly one of"),
         (["-", "--prompt-ids", "1"], "--prompt: give exactly one of"),
         (["-"], "--prompt: standard input is empty"),
