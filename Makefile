@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report reproduce faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page test-newcomer deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report reproduce faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -98,7 +98,7 @@ release-check: setup proto ## whether this commit can be tagged as a release
 	$(BIN)/python -m tools.release_check
 
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
-# The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
+# The longest files begin first (tests/durations.json). Schemathesis runs as a program; its plugin would be
 # imported by every worker.
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
@@ -106,7 +106,7 @@ PROGRAM_TESTS := tests/process tests/examples tests/howto tests/docs/test_comman
 # One program of each kind: the command line, a suite, services, certificates.
 SMOKE_TESTS := $(patsubst %,tests/process/test_%.py,cli services secured join)
 LABORATORY_TESTS := tests/lab
-OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page lab/process) $(addprefix --ignore=,$(PROGRAM_TESTS))
+OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy newcomer page lab/process) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 
 test: setup proto deploy-tools ## every test of the product that needs no Docker and no browser, and starts no program of its user
@@ -126,6 +126,9 @@ test-long: setup proto deploy-tools ## what make test leaves out: the rest of it
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
+
+test-newcomer: setup proto ## from a bare clone and from the wheel: each block of README and of the first hour, timed (minutes, pip's index)
+	$(BIN)/python -m pytest -n 0 tests/newcomer $(PYTEST_ARGS)
 
 clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_VENV)-load/.installed) ## the environments of test-clients; kept for later
 
@@ -256,8 +259,9 @@ $(BIN)/python:
 	  echo "Tandem needs Python 3.11 to 3.13: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# What `make run` needs, without torch: the extra for people. Building it generates gen/ too.
-$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+# What `make run` needs, without torch: the extra for people. Building it generates gen/ too, so a change of
+# protos/ builds it again.
+$(VENV)/.local: pyproject.toml constraints.txt $(shell find protos) | $(BIN)/python
 	@$(PYTHON) tools/progress.py 'installing Tandem with llama.cpp (95 MB)' \
 	  $(PIP) install --no-compile --progress-bar off --constraint constraints.txt --editable '.[local]'
 	@touch $@

@@ -5,8 +5,6 @@ import io
 import os
 import sys
 
-from tandem.suite.process_end import leave
-
 
 def main() -> None:
     """Run the command line, and end the process."""
@@ -17,6 +15,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         from tandem.cli import main as command_line
+        from tandem.suite.process_end import leave
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -130,7 +130,7 @@ class ChatClient:
     def _check(self, answer: httpx2.Response) -> None:
         if answer.status_code == 200:
             return
-        words = answer.text[:200]
+        words = f"{answer.reason_phrase}; is an aggregator serving HTTP there?"
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             words = answer.json()["error"]["message"]
         if answer.status_code == 401:

@@ -1,7 +1,7 @@
 """Checks of Python, the packages, the generated protobuf code, and this machine's network. Packages
 are imported inside a check, so that a missing one is reported and not fatal. What belongs to an
 extra is bad only where `tandem up` and `tandem generate` cannot do without it; the others are
-listed."""
+listed. So is PyTorch where llama.cpp is there to compute: a model that wants it says so."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ def installation_checks() -> list[Check]:
     install = install_command("engine") if checkout() is None else "make setup"
     checks = [
         check("python", _python, "use Python 3.11 to 3.13"),
-        *(check(name, partial(_package, name), INSTALL, install) for name in _PACKAGES),
+        *(check(name, partial(_package, name), INSTALL, install) for name in _packages()),
     ]
     if find_spec("torch") is not None:
         todo = "set OMP_NUM_THREADS=1"
@@ -46,11 +46,18 @@ def installation_checks() -> list[Check]:
     ]
 
 
-_PACKAGES = (
-    *("torch", "transformers", "safetensors", "tokenizers", "jinja2"),
-    *("fastapi", "uvicorn", "grpc", "uvloop", "numpy"),
-)
+_PYTORCH = ("torch", "transformers", "safetensors", "tokenizers")
+_LLAMACPP = "xllamacpp"
+_PACKAGES = ("jinja2", "fastapi", "uvicorn", "grpc", "uvloop", "numpy")
 _DISTRIBUTIONS = {"grpc": "grpcio"}
+
+
+def _packages() -> tuple[str, ...]:
+    """Return what answering needs: an engine, and what is around it. Of the two engines one is
+    enough; both are looked at where they are."""
+    has_llamacpp = find_spec(_LLAMACPP) is not None
+    pytorch = _PYTORCH if find_spec("torch") is not None or not has_llamacpp else ()
+    return (*pytorch, *((_LLAMACPP,) if has_llamacpp else ()), *_PACKAGES)
 
 
 def _python() -> str:

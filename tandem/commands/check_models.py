@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+from tandem.backends.factory import engine_of
 from tandem.backends.interface import Capabilities, Engine, ForwardRequest
 from tandem.backends.model_source import LoadedModel, is_gguf
 from tandem.backends.requirements import missing_capabilities
@@ -111,6 +112,8 @@ def _exits(options: dict[str, Any], models: dict[str, LoadedModel]) -> str:
     if options["exits"] == "none":
         return "none wanted"
     target = choose_side(options, "target")
+    if options["exits"] == "auto" and engine_of(target) != "torch":
+        return f"none: {engine_of(target)} runs the target"
     from tandem.backends.torch.loading import find_exits
 
     folder = find_exits(target.source, options["exits"])

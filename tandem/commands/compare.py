@@ -59,7 +59,7 @@ def compare(**options: Any) -> None:
     line that says whether drafts paid, and why.
     """
     preset = options["preset"] or DEFAULT_PRESET
-    prompt = prompt_of(options | {"prompt": None, "prompt_ids": None})
+    prompt = prompt_of(options)
     request = GenerationRequest(prompt).with_fields(
         **given_fields(options), preset=preset, no_memory=True
     )

@@ -149,6 +149,9 @@ class CommandGroup(click.Group):
         except click.Abort:
             click.echo("interrupted", err=True)
             sys.exit(INTERRUPTED)
+        except OSError as error:  # help that cannot be written is no part of a command
+            click.echo(f"error: {os_words(error)}", err=True)
+            sys.exit(1)
         sys.exit(outcome if isinstance(outcome, int) else 0)
 
     def _failure(self, ctx: click.Context, error: Exception) -> click.ClickException:

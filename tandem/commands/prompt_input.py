@@ -25,7 +25,7 @@ _FLAGS = ("prompt", "prompt_ids")
 def prompt_of(options: dict[str, Any]) -> Prompt:
     """Return the prompt that the argument `text`, the flags and standard input make. Raises
     InvalidArgument naming the flag."""
-    given = [name for name in _FLAGS if options[name] is not None]
+    given = [name for name in _FLAGS if options.get(name) is not None]
     text = options["text"]
     beside = text == STANDARD_INPUT and given == ["prompt"]
     if len(given) > 1 or (given and text is not None and not beside):
@@ -40,9 +40,8 @@ def prompt_of(options: dict[str, Any]) -> Prompt:
     elif not given:
         asked = _joined(_piped(), asked)
         if not asked and text is None:
-            raise InvalidArgument(
-                "prompt", "give exactly one of TEXT, --prompt, --prompt-ids, or pipe a text"
-            )
+            flags = ", --prompt, --prompt-ids" if "prompt" in options else ""
+            raise InvalidArgument("prompt", f"give TEXT{flags}, or pipe a text")
     continued = options["raw"] or options.get("suffix")
     return asked if continued else (Turn("user", asked),)
 

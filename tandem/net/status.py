@@ -165,7 +165,7 @@ def plain_details(
         return f"{refused[1]} cannot be reached: {refused[2]}"
     words = cleaned(details, MOST_DETAILS_BYTES)
     advice = next((advice for sign, advice in _ADVICE if sign in words), None)
-    if code is not StatusCode.UNAVAILABLE:
+    if code is not StatusCode.UNAVAILABLE or (advice and advice in words):  # said on the way here
         advice = None
     if stranger and details:
         words = _words_of(stranger, code, words, again_s)
@@ -242,13 +242,15 @@ _ADVICE = (
         "WRONG_VERSION_NUMBER",
         "the server does not speak TLS: give it certificates, or call it without them",
     ),
+    ("Stream removed", "the service ended, or the link to it broke, in the middle of the call"),
     (
         "Socket closed",
         "if the server demands TLS: it ended the connection, which it does when this side shows no"
         " certificate, an expired one or one of another authority",
     ),
 )
-"""What a failed handshake looks like in gRPC's words, the special before the general."""
+"""What a failed handshake, or a lost connection, looks like in gRPC's words, the special before the
+general."""
 
 
 @asynccontextmanager

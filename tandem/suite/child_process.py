@@ -3,6 +3,7 @@ Its parent stops it, or on Linux the kernel, should the parent be killed."""
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ LOG_LINE_CHARACTERS = 400
 
 
 class ChildDied(TandemError):
-    """A child ended unasked; the message has its last log line."""
+    """A child ended unasked; the message has the last line of its log that may say why."""
 
 
 class Spawned:
@@ -165,6 +166,16 @@ class ChildProcess:
     def _last_words(self) -> str:
         if self._log is None:
             return "; its log is above"
-        lines = self._log.read_text(errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "nothing")
-        return f"; last log line: {last[:LOG_LINE_CHARACTERS]}; log: {self._log}"
+        last = last_complaint(self._log.read_text(errors="replace"))
+        shown = f"; last log line: {last[:LOG_LINE_CHARACTERS]}" if last else ""
+        return f"{shown}; log: {self._log}"
+
+
+def last_complaint(log: str) -> str:
+    """Return the last line of a log that may say why a process ended; empty where all are about
+    what is done every day."""
+    lines = (line for line in reversed(log.split("\n")) if line.strip())
+    return next((line for line in lines if not _EVERYDAY.search(line)), "")
+
+
+_EVERYDAY = re.compile(r'"level": "(?:info|debug)"')

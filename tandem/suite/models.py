@@ -80,6 +80,10 @@ def choose_model(
     if not Path(source).exists() and not is_gguf(source) and engine in BY_NAME:
         name, at, commit = source.rpartition("@")
         source, revision = (name, commit) if at else (_local_source(source), None)
+    if engine in BY_NAME and is_gguf(source) and not Path(source).is_file():
+        raise CannotLoad(
+            f"{source}: no such file; 'tandem models' lists the models of this machine"
+        )
     if revision is None and Path(source).exists() and not is_gguf(source):
         _check_readable(Path(source))
     dtype = dtype or ("int8" if only_drafts(source) else "float32")

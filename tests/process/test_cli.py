@@ -307,7 +307,7 @@ def test_a_service_that_dies_stops_the_others() -> None:
         os.kill(up.pids["verifier"], signal.SIGKILL)
         _, words = up.process.communicate(timeout=TIMEOUT_S)
         assert up.process.returncode == 1
-        assert "error: the verifier ended (killed by SIGKILL); last log line: " in one_line(words)
+        assert "error: the verifier ended (killed by SIGKILL); log: " in one_line(words)
         assert str(up.logs / "verifier.log") in words
         assert (up.logs / "verifier.log").read_text()
         for pid in up.pids.values():

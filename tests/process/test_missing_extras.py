@@ -134,6 +134,10 @@ def test_local_answers_with_a_gguf_file_and_has_no_torch(wheel: Path, tmp_path: 
     answered = local.run("tandem", "generate", "--target", str(model), "hello", "--max-tokens", "8")
     assert answered.returncode == 0, answered.stderr
     assert answered.stdout.strip()
+    checked = local.run("tandem", "doctor", "--target", str(model))
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
+    assert "ok   xllamacpp: " in checked.stdout
+    assert "torch" not in checked.stdout.replace("not installed: engine", "")
 
 
 def test_the_base_has_neither_torch_nor_a_server(base: Installed) -> None:

@@ -38,11 +38,14 @@ def test_every_stage_is_known_to_the_script_and_some_path_leads_to_it() -> None:
 
 
 def test_every_test_is_of_a_target_that_the_script_runs() -> None:
-    """What `make test` ignores is all of another one's."""
+    """What `make test` ignores is all of another one's, which is the script's or of every night."""
     ignored = {name.removeprefix("--ignore=") for name in printed("OTHER_TESTS")}
     ignored |= {*printed("LABORATORY_TESTS")}
     others = {*printed("PROGRAM_TESTS"), *printed("LABORATORY_TESTS")}
     others |= {f"tests/{stage}" for stage in ("page", "clients", "deploy")}
+    nightly = (REPOSITORY / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    assert "- test-newcomer\n" in nightly
+    others.add("tests/newcomer")
     assert all(any(f"{one}/".startswith(f"{other}/") for other in others) for one in ignored)
     assert {*printed("SMOKE_TESTS")} <= {*FILES}
     assert all(name.startswith("tests/process/") for name in printed("SMOKE_TESTS"))

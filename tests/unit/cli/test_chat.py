@@ -259,6 +259,8 @@ def test_what_is_typed_during_an_answer_is_hidden_and_waits_for_the_next_turn(ur
         terminal.type("\n")
         terminal.wait_for("saved kept.json")
         terminal.wait_for("> ")
+        terminal.type("/new\n")  # the stopped answer may leave no room for another
+        terminal.wait_for("> ")
         terminal.type("again\n")
         terminal.wait_for("<")
         terminal.type("/exit\n")
@@ -322,13 +324,13 @@ def test_refusals_are_one_line_that_says_what_to_do(url: str, tmp_path: Path) ->
 
 
 @contextmanager
-def endpoint_that_says(content: str) -> Iterator[str]:
+def endpoint_that_says(content: str, status: int = 200) -> Iterator[str]:
     """A server that gives this answer to everything."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # http.server's name
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content.encode())
@@ -357,6 +359,13 @@ def test_an_endpoint_that_answers_something_else_is_named(content: str) -> None:
                 client.card()
             with pytest.raises(TandemError, match=url):
                 list(client.answer([{"role": "user", "content": "hello"}]))
+
+
+def test_an_error_page_of_another_server_is_not_shown() -> None:
+    with endpoint_that_says("<!DOCTYPE HTML><html><title>Not here</title></html>", 404) as url:
+        ended = chat("hello\n", "--endpoint", url)
+    assert ended.exit_code == 1
+    assert ended.stderr == f"error: {url}: 404: Not Found; is an aggregator serving HTTP there?\n"
 
 
 def test_a_turn_that_failed_is_not_part_of_the_conversation(url: str) -> None:

@@ -84,6 +84,12 @@ def test_a_model_without_a_chat_template_continues_the_text(
     assert [request.prompt for request in asked[1:]] == ["hello"] * 6
 
 
+def test_without_a_question_it_names_only_what_it_has() -> None:
+    ended = compare()
+    assert ended.exit_code == 2
+    assert "prompt: give TEXT, or pipe a text" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

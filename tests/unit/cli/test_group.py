@@ -202,6 +202,15 @@ def test_without_a_command_it_shows_its_help_and_fails() -> None:
     assert "Commands:" in ended.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("generate", "--help")])
+def test_help_on_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+    command = (sys.executable, "-m", "tandem", *arguments)
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (1, "error: No space left on device\n")
+
+
 def test_a_reader_that_left_ends_it_quietly() -> None:
     ended = CliRunner().invoke(failing(BrokenPipeError(32, "gone")), ["act"])
     assert (ended.exit_code, ended.stderr) == (1, "")

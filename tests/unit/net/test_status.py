@@ -67,6 +67,14 @@ async def test_a_port_of_http_is_told_from_one_of_grpc() -> None:
             await client.describe()
 
 
+def test_a_call_that_broke_off_is_no_matter_of_certificates() -> None:
+    """Nor is the advice given twice, where a service passed on what it was told."""
+    said = plain_details(grpc.StatusCode.UNAVAILABLE, "Stream removed (Socket closed)")
+    assert said.startswith("Stream removed (Socket closed); the service ended, or the link")
+    assert "TLS" not in said
+    assert plain_details(grpc.StatusCode.UNAVAILABLE, said) == said
+
+
 def test_other_words_of_grpc_stay_as_they_are() -> None:
     for code, details in (
         (grpc.StatusCode.UNAVAILABLE, "Socket is gone"),

@@ -49,6 +49,15 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert f"error: {tmp_path} has no config.json; give the folder of a model" in words
 
 
+@pytest.mark.parametrize("side", ["--target", "--draft"])
+def test_a_file_that_is_not_there(tmp_path: Path, side: str) -> None:
+    """By the name that was given: the side that reads it first may be another."""
+    missing = tmp_path / "missing.gguf"
+    code, words = refusal(side, str(missing))
+    assert code == 1
+    assert f"error: {missing}: no such file; 'tandem models' lists" in words
+
+
 def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     code, words = refusal("--draft", str(tmp_path / "file"))
