@@ -24,8 +24,8 @@ from typing import Any
 
 import click
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.machine import OthersMeter, this_machine
 from tandem.commands.help_groups import GroupedCommand, OptionGroup, SectionedGroup

@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, duration_words, progress
-from lab.bench.harness.suite import Models
 from lab.bench.speculation.auto_cases import (
     CHANGES,
     GRID,

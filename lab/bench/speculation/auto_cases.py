@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from lab.bench.harness.suite import Pacing
+from lab.bench.harness.models import Pacing
 from lab.bench.speculation.methods_grid import HARDWARE, RTTS_S, VOCABULARY
 from lab.simulation.answer_figures import steady_tokens_per_s
 from tandem.control.estimates import WarmStart

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, counted, make_row
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS, read_peps
 from lab.bench.two_sided.dragon_corpus import DOCUMENT_TOKENS, RankedDocument, text_of
 from lab.bench.two_sided.dragon_probs import BEGIN, after_documents

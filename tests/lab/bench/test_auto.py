@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, make_row
-from lab.bench.harness.suite import Models
 from lab.bench.speculation import auto, auto_rows
 from lab.bench.speculation.auto_cases import (
     CHANCE,
