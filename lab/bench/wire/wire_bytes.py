@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from lab.bench.harness.zipf_distributions import ZipfDistributions
 from lab.bench.wire.wire_rounds import CountedRequest, RoundBytes, count_rounds
 from tandem.specdec.presets import PRESETS, Preset
