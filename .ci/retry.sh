@@ -14,7 +14,7 @@ judge() {
   if grep -q '^[.sFE]*INTERNALERROR>' "$report"; then
     failed=("$target, which broke off")
   elif [ ${#failed[@]} -ge 1 ] && [ ${#failed[@]} -le 3 ]; then
-    again='-n 0 --last-failed --last-failed-no-failures none'
+    again="-n 0 --last-failed --last-failed-no-failures none --junitxml=.pytest_cache/$target-again.xml"
   else
     return 1
   fi

@@ -19,6 +19,10 @@ from typing import Any
 QUIET_LOAD = 0.5
 """Load average per machine above which figures of time say little."""
 
+CHANGED = "-changed-"
+"""What a commit's name has where the tree has changes."""
+_SOURCES = (":(top)", ":(top,exclude)docs", ":(top,exclude)lab/results")
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -149,14 +153,16 @@ def _version(package: str) -> str | None:
 
 
 def commit_of(folder: Path) -> str:
-    """Return the commit of the source tree around a folder. Where the tree differs from it, a mark
-    is added that is the same for the same changes alone."""
+    """Return the commit of the source tree around a folder. Where the tree differs from it, but for
+    the documentation and kept rows, CHANGED and a mark are added that is the same for the same
+    changes alone."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
-        changes = _git(folder, "diff", "--binary", "HEAD")
+        changes = _git(folder, "diff", "--binary", "HEAD", "--", *_SOURCES)
+        changes += _git(folder, "ls-files", "--others", "--exclude-standard", "--", *_SOURCES)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return f"{commit}-changed-{sha256(changes.encode()).hexdigest()[:12]}" if changes else commit
+    return f"{commit}{CHANGED}{sha256(changes.encode()).hexdigest()[:12]}" if changes else commit
 
 
 def _git(folder: Path, *arguments: str) -> str:

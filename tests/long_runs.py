@@ -2,7 +2,8 @@
 many seconds by themselves, which are marked `LONG` where a cheaper test meets the same code.
 
 A part is enough for every run where each of its cases meets what all have in common, and another,
-cheaper test meets what each has for itself.
+cheaper test meets what each has for itself; or where only a change of one room can break the rest,
+after which `.ci/run` runs them all (.ci/stages.toml).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ so do the defaults `token_bytes = 0` and `probability_bytes = 0`. Give their siz
 
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
-from typing import Literal
 
 from tandem.control.conditions import PairTimes, check_duration
 from tandem.core.errors import InvalidArgument
@@ -174,36 +173,6 @@ def rejection_probability(acceptance_rate: float, draft_length: int) -> float:
     """Return 1 - a^n: the probability that at least one of n drafts is rejected (before eq. 9)."""
     _check_round(acceptance_rate, draft_length)
     return float(1 - acceptance_rate**draft_length)
-
-
-def predict_tpot(
-    schedule: Literal["stop-and-wait"],
-    *,
-    tokens_per_round: float,
-    draft_s: float,
-    draft_length: float,
-    verify_s: float,
-    up_s: float,
-    down_s: float,
-    overhead_s: float = 0.0,
-) -> float:
-    """Return the TPOT in seconds from components measured in a run; measured TPOT ÷ this is
-    1/efficiency.
-
-    Under stop-and-wait nothing overlaps (eq. 6), so a round is draft_length·draft_s + up_s +
-    verify_s + down_s + overhead_s. `up_s` and `down_s` are one-way durations of a round's message,
-    propagation and serialisation together; `draft_length` and `tokens_per_round` may be means.
-    Raises InvalidArgument for another schedule, a negative duration, or no tokens per round."""
-    if schedule != "stop-and-wait":
-        raise InvalidArgument("schedule", f"only 'stop-and-wait' has a model, not {schedule!r}")
-    if not (isfinite(tokens_per_round) and tokens_per_round > 0):
-        raise InvalidArgument("tokens_per_round", f"must be above 0, is {tokens_per_round}")
-    durations = {"draft_s": draft_s, "draft_length": draft_length, "verify_s": verify_s}
-    durations |= {"up_s": up_s, "down_s": down_s, "overhead_s": overhead_s}
-    for field, duration in durations.items():
-        check_duration(field, duration)
-    round_s = draft_length * draft_s + up_s + verify_s + down_s + overhead_s
-    return round_s / tokens_per_round
 
 
 def stop_and_wait(

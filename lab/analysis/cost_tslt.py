@@ -7,7 +7,7 @@ sum where eq. 26 has T_LLM, and so never exceeds 1; what eqs. 10 and 26 give is
 (L·a + 1)·T_LLM / (L·T_SLM + |Q|·T_V + T_LLM).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, log2
 
 from lab.analysis.cost_models import (
@@ -89,31 +89,6 @@ def mc_dsd(
         uplink_bytes=uplink_bytes,
         downlink_bytes=downlink_bytes,
     )
-
-
-def fitted_top_k(
-    pair: PairTimes,
-    link: LinkTimes,
-    acceptance_rates: Mapping[int, float],
-    *,
-    draft_length: int,
-    vocabulary_size: int,
-    precision_bytes: float,
-) -> tuple[int, Prediction]:
-    """Return the K of most tokens per second on this link, and what it gives. `acceptance_rates`:
-    of a draft cut to its K likeliest tokens, for each K to choose from."""
-    estimates = {
-        kept: tslt(
-            pair,
-            link,
-            acceptance_rate=rate,
-            draft_length=draft_length,
-            probs_bytes=sparse_probs_bytes(kept, vocabulary_size, precision_bytes),
-        )
-        for kept, rate in acceptance_rates.items()
-    }
-    best = max(estimates, key=lambda kept: estimates[kept].speedup_over_ar)
-    return best, estimates[best]
 
 
 def _checked(expansion: Sequence[int]) -> Sequence[int]:

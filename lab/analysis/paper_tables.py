@@ -37,10 +37,6 @@ _PRINTED = {
     8: ((1.00, 27.97), (0.98, 27.87), (0.94, 27.54), (0.83, 26.66), (0.57, 24.56), (0.08, 20.62)),
 }
 
-# Half a unit of the second printed decimal. The slack is for 27.875, which floats do not hold.
-_HALF_UNIT = 0.005
-_SLACK = 1e-9
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -52,18 +48,6 @@ class Row:
     communication_s: float
     printed_rejection_probability: float
     printed_communication_s: float
-
-    @property
-    def relative_difference(self) -> float:
-        """(computed - printed)/printed communication time."""
-        return self.communication_s / self.printed_communication_s - 1
-
-    @property
-    def within_rounding(self) -> bool:
-        """True if both printed numbers are roundings of the computed ones."""
-        probability_gap = abs(self.rejection_probability - self.printed_rejection_probability)
-        gap_ms = 1e3 * abs(self.communication_s - self.printed_communication_s)
-        return max(probability_gap, gap_ms) <= _HALF_UNIT + _SLACK
 
 
 def dssd_table_1() -> list[Row]:

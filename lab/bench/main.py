@@ -1,9 +1,9 @@
-"""The `bench` command group: runs an experiment, prints its tables, draws its plots, writes JSON.
+"""The `bench` command group: runs an experiment, prints its tables, writes JSON.
 
 To add an experiment, change two files:
 
 1. `lab/bench/<group>/<name>.py`, new: `run(report, models)` measures, and adds rows (`make_row`),
-   tables and goals to the report. `draw(report, folder)`, if it is there, writes plots.
+   tables and goals to the report.
 2. `lab/bench/main.py`, this file: one entry in `EXPERIMENTS`.
 
 The groups: `speculation` (draft and target model), `wire` (bytes of the messages), `two_sided`
@@ -24,11 +24,9 @@ from typing import Any
 
 import click
 
-from lab.bench.harness.plots import require_matplotlib
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
-from lab.bench.speculation.learning_streams import STREAMS
 from lab.machine import OthersMeter, this_machine
 from tandem.commands.help_groups import GroupedCommand, OptionGroup, SectionedGroup
 from tandem.core.errors import TandemError
@@ -38,7 +36,6 @@ Option = Callable[[Any], Any]
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _STANDARD_OUTPUT = Path("-")
-_REAL = click.option("--real", is_flag=True, help="Also run a part of the grid as real processes.")
 _MINUTES = click.option(
     "--minutes",
     default=30.0,
@@ -61,15 +58,10 @@ _REAL_CELLS = click.option(
     is_flag=True,
     help="Only this: real models as processes, by link, length of answers and other load.",
 )
-_PACED_CELLS = click.option(
-    "--paced",
-    is_flag=True,
-    help="Only this: 12 cells as processes with scripted models, ar and auto in turn.",
-)
 _ROUNDS = click.option(
     "--rounds",
     type=click.IntRange(1),
-    help="With --real or --paced: rounds of each cell. Default: 5, or with --quick fewer.",
+    help="With --real: rounds of each cell. Default: 5, or with --quick fewer.",
 )
 _PROMPT_ROUNDS = click.option(
     "--rounds",
@@ -115,9 +107,6 @@ _PEPS = click.option(
     help="JSON lines with id, title and text of PEPs, optionally compressed (.gz).",
 )
 
-_CELLS = click.option(
-    "--cells", type=click.IntRange(0), help="Number of cells, chosen by the seed. 0: all."
-)
 _FIRST_CELLS = click.option(
     "--cells",
     default=0,
@@ -142,86 +131,39 @@ _AGAINST_CLOUD = click.option(
     help="Compare only with what the cloud does without an edge (ar, cloud-draft): the whole grid"
     " then takes a quarter of the time.",
 )
-_KEPT_RUNS = click.option(
-    "--kept",
-    type=_FILE,
-    help="Save simulations in this file and reuse those in it, for one version of the program.",
-)
 _PART = click.option(
     "--part", multiple=True, help="Only this part: documents, keys-and-values, link, or a service."
 )
-_REPORT = click.option("--folder", type=_FOLDER, help="Output folder. Default: report.")
 _ONLY = click.option(
     "--only", multiple=True, help="Only this table, by its key; * matches anything; repeatable."
 )
 _SITE = click.option(
-    "--report",
-    "site",
+    "--pages",
     type=_FOLDER,
-    help="Write pages of the documentation into this folder instead, and keep the rows there, of"
-    " earlier commits too.",
+    help="Write the documentation's pages into this folder, from rows that are kept in lab/results;"
+    " compute those that are missing or were made by other code.",
 )
 _TABLES_PART = click.option(
     "--part",
     type=click.Choice(["computed", "measured"]),
     help="Only tables that are the same on any machine, or only those that need a quiet one.",
 )
+_OTHER_QUESTIONS = click.option(
+    "--tasks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with HumanEval.jsonl.gz, for the questions of another kind. Default: beginnings of"
+    " PEPs.",
+)
+_FRESH = click.option(
+    "--fresh", is_flag=True, help="With --pages: compute again what was made by the same code, too."
+)
+_STALE = click.option(
+    "--stale", is_flag=True, help="With --pages: compute nothing; tables say where they are stale."
+)
 _TASKS = click.option(
     "--tasks",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with texts of tasks: HumanEval.jsonl.gz, gsm8k-test.jsonl, wikitext2-valid.txt,"
-    " mt-bench.jsonl, alpaca_data.json, spec-bench.jsonl; those that are there.",
-)
-_EDGE_ALONE = click.option(
-    "--edge-alone", is_flag=True, help="The cloud makes no drafts of its own, in either way."
-)
-_QUESTIONS = click.option(
-    "--tasks",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz; those that"
-    " are there. Default: held-out texts of this repository.",
-)
-_QUESTION_COUNT = click.option(
-    "--questions",
-    "count",
-    type=click.IntRange(1),
-    help="Questions to learn from. Default: 400, or 24 with --quick.",
-)
-_OFFLINE = click.option(
-    "--offline",
-    is_flag=True,
-    help="Without services: the target answers all questions first; acceptance is computed.",
-)
-_ANSWERS = click.option(
-    "--answers",
-    type=_FOLDER,
-    help="With --offline: keep the target's answers in this folder, and use those in it.",
-)
-_IDLE_S = click.option(
-    "--idle-s",
-    type=click.FloatRange(min=0),
-    help="Time to learn after each question. Default: 30, or 6 with --quick.",
-)
-_LOGPROBS = click.option(
-    "--logprobs",
-    default=8,
-    show_default=True,
-    type=click.IntRange(0, 20),
-    help="Likeliest tokens that the target tells with each token, to learn from them.",
-)
-_STREAM = click.option(
-    "--stream",
-    type=click.Choice(STREAMS),
-    help="Questions to learn from: of GSM8K, or for SQL about tables. Default: gsm8k.",
-)
-_PRICES = click.option(
-    "--prices",
-    nargs=4,
-    type=click.FloatRange(min=0),
-    help="Dollars per million tokens: draft input, draft output, target input, target output.",
-)
-_FRESH = click.option(
-    "--fresh", is_flag=True, help="Compute everything again, also what an earlier run has saved."
+    help="Folder with wikitext2-valid.txt.",
 )
 _CROWD = click.option(
     "--part",
@@ -232,18 +174,12 @@ _CROWD = click.option(
 _PRESETS = click.option(
     "--preset",
     multiple=True,
-    help="Only this preset and ar, and no ablations; repeatable. Default: all.",
+    help="Only this preset and ar; repeatable. Default: all.",
 )
 _PAGE = click.option(
     "--page",
     type=_FILE,
-    help="Write the map into this page of the documentation, and its picture and rows into the"
-    " folder pictures beside it.",
-)
-_SIMULATE = click.option(
-    "--simulate",
-    is_flag=True,
-    help="By the state machines of the services instead of cost models; takes an hour.",
+    help="Write the map into this page of the documentation, and its rows into lab/results.",
 )
 _DRAFT_MS = click.option(
     "--draft-ms",
@@ -284,11 +220,6 @@ _REAL_POINTS = click.option(
     is_flag=True,
     help="Only this: two points as processes with the demo pair, paced by declared times.",
 )
-_AGAINST = click.option(
-    "--against",
-    metavar="COMMIT",
-    help="Compare with this commit of the repository, by its own bench: both take turns.",
-)
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 _GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
@@ -321,14 +252,6 @@ class Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "overhead": Experiment(
-        "lab.bench.speculation.overhead",
-        "Draft step, round overhead, and efficiency on a paced pair behind an emulated link.",
-    ),
-    "hf": Experiment(
-        "lab.bench.speculation.hugging_face",
-        "Tokens per second against Hugging Face assisted generation with the same pair.",
-    ),
     "peers": Experiment(
         "lab.bench.speculation.peers",
         "Tokens per second against Hugging Face, llama.cpp's server and, where installed, vLLM.",
@@ -350,16 +273,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         " prompts: mean and spread.",
         (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DEVICE, _DTYPE_DRAFT),
     ),
-    "memory": Experiment(
-        "lab.bench.speculation.remembered_texts",
-        "Tokens per second with what the drafter remembers, and without: code edits, chats,"
-        " answers from documents.",
-        (_TASKS, _EDGE_ALONE),
-    ),
-    "prediction": Experiment(
-        "lab.bench.speculation.predicted_outputs",
-        "Predicted outputs on 50 changes of source code, against the draft model alone.",
-    ),
     "bytes": Experiment(
         "lab.bench.wire.wire_bytes",
         "Serialized bytes of a round per preset, vocabulary 151,936, synthetic distributions.",
@@ -367,7 +280,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "learning": Experiment(
         "lab.bench.speculation.learning",
         "Acceptance of a draft that learns while it is used, against one that does not.",
-        (_QUESTIONS, _STREAM, _QUESTION_COUNT, _OFFLINE, _ANSWERS, _IDLE_S, _LOGPROBS),
+        (_OTHER_QUESTIONS,),
     ),
     "auto": Experiment(
         "lab.bench.speculation.auto",
@@ -375,13 +288,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         (
             *(_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS),
             _AGAINST_CLOUD,
-            *(_REAL_CELLS, _PACED_CELLS, _ROUNDS, _ONLY_CELLS),
+            *(_REAL_CELLS, _ROUNDS, _ONLY_CELLS),
         ),
-    ),
-    "cost-model": Experiment(
-        "lab.bench.speculation.cost_model",
-        "Tokens per second predicted by the cost model, relative to the state machines, by cell.",
-        (_CELLS, _KEPT_RUNS),
     ),
     "batching": Experiment(
         "lab.bench.speculation.batching",
@@ -389,81 +297,28 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "quantised": Experiment(
         "lab.bench.speculation.quantised_weights",
-        "Decoding step and cross-entropy of the target in float32, bfloat16, int8, int4, GGUF.",
+        "Cross-entropy of the target in float32, bfloat16, int8, int4 and GGUF, and their overlap.",
         (_GGUF,),
-    ),
-    "prefix": Experiment(
-        "lab.bench.speculation.kept_prefixes",
-        "Time to the first token of a chat's second turn, with and without the prefix cache.",
-    ),
-    "structured": Experiment(
-        "lab.bench.speculation.structured",
-        "Answers that follow 200 JSON schemas: validity, equality with the target's, speed; masks.",
-    ),
-    "demo-pair": Experiment(
-        "lab.bench.speculation.demo_pair",
-        "Cross-entropy and acceptance of a pair on held-out text.",
-    ),
-    "bias": Experiment(
-        "lab.bench.speculation.top_k_bias",
-        "Distance of the output of lossy presets from the target's distribution, by K.",
-    ),
-    "exits": Experiment(
-        "lab.bench.speculation.exits",
-        "Early exits: their cost to the verifier, miss rates by number and queue order.",
-    ),
-    "loop": Experiment(
-        "lab.bench.speculation.loop",
-        "Processor time of the two machines of a session per committed token, without models.",
-        (_AGAINST,),
     ),
     "methods": Experiment(
         "lab.bench.speculation.methods",
-        "Every preset over hardware and links in virtual time; --real adds processes.",
-        (_REAL, _PRESETS),
+        "Every preset over hardware and links, in virtual time.",
+        (_PRESETS,),
     ),
     "when-it-pays": Experiment(
         "lab.bench.speculation.when_it_pays",
         "Where drafting at the edge is faster than a cloud that drafts for itself: a map over round"
         " trip, sessions and acceptance.",
-        (
-            *(_PAGE, _SIMULATE, _KEPT_ROWS),
-            *(_DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
-        ),
+        (_PAGE, _DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
     ),
     "retriever": Experiment(
         "lab.bench.documents.retriever",
-        "Search quality and speed on PEPs, ingestion, killed writers.",
+        "Search quality and speed on PEPs, and ingestion.",
         (_PEPS,),
-    ),
-    "dragon-latency": Experiment(
-        "lab.bench.two_sided.dragon_latency",
-        "Seconds per token of two-sided answers over added latency (DRAGON Figure 6).",
-        (_PEPS, _REAL),
-    ),
-    "dragon-heads": Experiment(
-        "lab.bench.two_sided.draft_heads",
-        "Bytes, acceptance, time and bias of what a draft brings of its distribution, by entries.",
-        (_PEPS,),
-    ),
-    "dragon-mixture": Experiment(
-        "lab.bench.two_sided.mixture_fit",
-        "Chi-squared test of answers over HTTP against the mixture of both sides' distributions.",
-        exact=True,
     ),
     "leakage": Experiment(
         "lab.bench.two_sided.leakage",
         "How much of private notes can be reconstructed from what answers from two sides send.",
-    ),
-    "dragon-ttft": Experiment(
-        "lab.bench.two_sided.dragon_ttft",
-        "Time to the first token of two-sided answers (DRAGON Figure 7).",
-        (_PEPS, _REAL),
-    ),
-    "dragon-quality": Experiment(
-        "lab.bench.two_sided.dragon_quality",
-        "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
-        (_PEPS,),
     ),
     "faults": Experiment(
         "lab.bench.faults.faults",
@@ -490,13 +345,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "papers": Experiment(
         "lab.bench.papers.paper_report",
-        "Every table and figure of the five papers, ours beside theirs, as a page.",
-        (_REPORT, _SITE, _ONLY, _TABLES_PART, _FRESH, _TASKS, _PRICES),
-    ),
-    "scheduler": Experiment(
-        "lab.bench.two_sided.scheduler",
-        "Where to aggregate: by ΔZ, or always at one side (DRAGON Figures 8 and 9).",
-        (_PEPS,),
+        "Every table and figure of the five papers, ours beside theirs.",
+        (_SITE, _ONLY, _TABLES_PART, _FRESH, _STALE, _TASKS),
     ),
 }
 
@@ -525,7 +375,6 @@ def bench() -> None:
 
 
 _OPTIONS: tuple[Option, ...] = (
-    click.option("--out", type=_FOLDER, help="Draw the plots into this folder."),
     click.option(
         "--json",
         "json_file",
@@ -547,14 +396,13 @@ _OPTIONS: tuple[Option, ...] = (
 _COMMON = (
     OptionGroup(
         "Every experiment",
-        ("draft", "target", "seed", "quick", "check", "out", "json_file", "help"),
+        ("draft", "target", "seed", "quick", "check", "json_file", "help"),
     ),
 )
 
 
 def _add_command(name: str, experiment: Experiment) -> None:
     def command(
-        out: Path | None,
         json_file: Path | None,
         seed: int,
         quick: bool,
@@ -564,9 +412,7 @@ def _add_command(name: str, experiment: Experiment) -> None:
         **options: Any,
     ) -> None:
         try:
-            if out is not None:
-                require_matplotlib()
-            report = _run(name, Models(draft, target), seed, quick, out, options)
+            report = _run(name, Models(draft, target), seed, quick, options)
             if json_file is not None and json_file != _STANDARD_OUTPUT:
                 report.write_json(json_file)
         except (TandemError, OSError) as error:
@@ -584,9 +430,7 @@ def _add_command(name: str, experiment: Experiment) -> None:
     describe(wrapped)
 
 
-def _run(
-    name: str, models: Models, seed: int, quick: bool, out: Path | None, options: dict[str, Any]
-) -> Report:
+def _run(name: str, models: Models, seed: int, quick: bool, options: dict[str, Any]) -> Report:
     module = import_module(EXPERIMENTS[name].module)  # only now: some load torch
     report = Report(name, seed, quick, this_machine(), _command())
     if report.machine.busy:
@@ -594,8 +438,6 @@ def _run(
     others = OthersMeter()
     module.run(report, models, **options)
     report.others_busy = others.share()
-    if out is not None and hasattr(module, "draw"):
-        module.draw(report, out)
     return report
 
 

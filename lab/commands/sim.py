@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
+from lab.simulation.answer_figures import answers_figures
 from tandem.backends.interface import Engine
 from tandem.commands.model_notes import chosen_pair
 from tandem.commands.options import (
@@ -29,6 +29,10 @@ from tandem.testing.simulation.answer import Conditions, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.testing.simulation.model_times import ModelTimes
 
+HEAD = (
+    "preset            draft  RTT (ms)  Mbit/s  tokens/s  TPOT (ms)  TTFT (ms)  speedup"
+    "  acceptance  passes/token  bytes up  bytes down"
+)
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 
 
@@ -121,16 +125,13 @@ def sim(**options: Any) -> None:
     rows = [
         _row(preset, pair, conditions, prompt_ids, options) for preset, conditions in combinations
     ]
-    _add_speedups(rows)
+    add_speedups(rows)
     if options["as_json"]:
         click.echo(json.dumps({"simulated": True, "seed": options["seed"], "rows": rows}))
         return
-    click.echo(
-        "preset            draft  RTT (ms)  Mbit/s  tokens/s  TPOT (ms)  TTFT (ms)  speedup"
-        "  acceptance  passes/token  bytes up  bytes down"
-    )
+    click.echo(HEAD)
     for row in rows:
-        click.echo(_line(row))
+        click.echo(line_of(row))
     click.echo("Virtual time: durations are declared, distributions and messages are real.")
 
 
@@ -218,7 +219,6 @@ def _row(
         "mbps_down": _mbps(conditions.shape.down),
         "seed": options["seed"],
         "speedup_over_ar": None,
-        "predicted_tpot_s": predicted_tpot_s(preset, conditions, pair.vocabulary_size, answers),
         **answers_figures(answers),
     }
 
@@ -227,7 +227,7 @@ def _mbps(side: LinkSettings) -> float | None:
     return None if side.bytes_per_s is None else side.bytes_per_s * 8e-6
 
 
-def _add_speedups(rows: list[dict[str, Any]]) -> None:
+def add_speedups(rows: list[dict[str, Any]]) -> None:
     """Add the speedup against the cloud decoding alone, where that was simulated under the same
     conditions."""
     alone = {(row["rtt_s"], row["mbps"]): row["tpot_s"] for row in rows if row["preset"] == "ar"}
@@ -237,7 +237,9 @@ def _add_speedups(rows: list[dict[str, Any]]) -> None:
             row["speedup_over_ar"] = reference / row["tpot_s"]
 
 
-def _line(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
+    """Return a row as a line below HEAD."""
+
     def cell(value: float | None, width: int, digits: int, factor: float = 1.0) -> str:
         return "-".rjust(width) if value is None else f"{value * factor:{width}.{digits}f}"
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from statistics import median
 from typing import Any
 
-from lab.analysis.cost_models import LinkTimes
-from lab.analysis.cost_of_preset import CloudDrafting, Sizes, predict
-from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.choices import CloudDrafts
-from tandem.specdec.presets import Preset
-from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, verified_acceptance
+from tandem.testing.simulation.answer import SimulatedAnswer
 
 
 def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
@@ -63,57 +57,9 @@ def _moment_s(answer: SimulatedAnswer, tokens: int) -> float:
     return answer.commits[-1][0]
 
 
-def cloud_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """Return the acceptance of drafts that the cloud made itself, counted as by
-    `verified_acceptance`."""
-    accepted = sum(answer.stats.cloud_accepted for answer in answers)
-    rejections = sum(answer.cloud_rejections for answer in answers)
-    return accepted / (accepted + rejections) if accepted + rejections else None
-
-
 def cache_miss_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
     """Return how often the drafts for the outcome that came were not there (FSD's r); None without
     pre-drafting."""
     hits = sum(answer.stats.predraft_hits for answer in answers)
     misses = sum(answer.stats.predraft_misses for answer in answers)
     return misses / (hits + misses) if hits + misses else None
-
-
-def undrafted_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """Return how often drafting for the outcome that came had not even begun, as cost models count;
-    None without pre-drafting."""
-    hits = sum(answer.stats.predraft_hits for answer in answers)
-    misses = sum(answer.stats.predraft_misses for answer in answers)
-    begun = sum(answer.stats.predraft_begun for answer in answers)
-    return (misses - begun) / (hits + misses) if hits + misses else None
-
-
-def predicted_tpot_s(
-    preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
-) -> float | None:
-    """Return the TPOT by the preset's cost model at these answers' rates. Returns None if no draft
-    was verified, or if drafts are looked up in the cloud, since no cost model knows how many."""
-    if preset.cloud_drafts is CloudDrafts.LOOKUP:
-        return None
-    acceptance_rate = verified_acceptance(answers)
-    miss_rate = undrafted_rate(answers)
-    times = conditions.times
-    cloud_drafting = None
-    if preset.drafts_in_cloud:
-        rate = cloud_acceptance(answers)
-        cloud_drafting = None if rate is None else CloudDrafting(times.cloud_step_s, rate)
-        acceptance_rate = rate if acceptance_rate is None else acceptance_rate
-    if (preset.drafts or preset.drafts_in_cloud) and acceptance_rate is None:
-        return None
-    up = conditions.shape.up
-    down = conditions.shape.down
-    prediction = predict(
-        preset,
-        PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
-        LinkTimes(conditions.shape.rtt_s, up.bytes_per_s or inf, down.bytes_per_s or inf),
-        acceptance_rate=acceptance_rate or 0.0,
-        miss_rate=1.0 if miss_rate is None else miss_rate,
-        sizes=Sizes(conditions.padded_vocabulary or vocabulary_size),
-        cloud_drafting=cloud_drafting,
-    )
-    return prediction.tpot_s

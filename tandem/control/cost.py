@@ -7,7 +7,7 @@ number i is there in time if rtt + i·spacing ≤ (i - 1)·alone, so the edge le
 pass takes the n drafts that come while the one before runs, as far as they pay, and yields
 (1 - a^(n+1))/(1 - a) tokens. The edge leads with probability a^lead.
 
-Pure arithmetic; tested against the event-by-event timelines of `lab/analysis/epoch_timeline.py`."""
+Pure arithmetic; tested against the state machines in virtual time."""
 
 from __future__ import annotations
 

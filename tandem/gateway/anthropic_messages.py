@@ -136,6 +136,9 @@ class MessageFunction(Lenient):
     )
     description: str | None = None
     strict: bool | None = Field(default=None, description=STRICT)
+    allowed_callers: list[str] | None = Field(
+        default=None, description="Without `direct`, the model is not offered the function."
+    )
 
 
 class ServerTool(Lenient):
@@ -355,7 +358,11 @@ def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     check_only_of_chats(asked)
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last message must be the user's")
-    functions = [tool for tool in asked.tools or () if isinstance(tool, MessageFunction)]
+    functions = [
+        tool
+        for tool in asked.tools or ()
+        if isinstance(tool, MessageFunction) and "direct" in (tool.allowed_callers or ["direct"])
+    ]
     choice = asked.tool_choice
     if asked.tools and not functions and choice and choice.type not in ("auto", "none"):
         raise unsupported("tools.0.type", "send functions")

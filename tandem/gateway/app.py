@@ -36,7 +36,6 @@ from tandem.gateway.base_models import Absent, Answer
 from tandem.gateway.catalog import Catalog, ModelCard, ModelList, ServingSuite
 from tandem.gateway.choice_reader import ReasoningOptions
 from tandem.gateway.connection_body import BodyLimits, CallerLeft, cancel_on_disconnect
-from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import (
     CHAT_PATH,
@@ -55,7 +54,7 @@ from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, Event
 from tandem.gateway.guard import METRICS_PATH, WHY_NOT, Guard
 from tandem.gateway.kept_answers import KeptAnswers, place_after
 from tandem.gateway.known_names import KnownNames
-from tandem.gateway.ollama_route import OllamaRoute
+from tandem.gateway.ollama import OllamaRoute
 from tandem.gateway.openai_answer import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -86,18 +85,18 @@ from tandem.gateway.schema import (
     CommonParameters,
     CompletionRequest,
     TandemOptions,
+    neutral_fields,
 )
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.tool_schemas import refusal_of_schema
-from tandem.gateway.web_page import WebPage
+from tandem.gateway.web_page import DOCS_FILES, FEATURES_PATH, PAGE_FILES, add_docs, add_page
 from tandem.generation.request import LONGEST_ANSWER_S, GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.net.keys_file import KeysFileState
 from tandem.telemetry.metrics import Metrics
 
-_TANDEM_FIELDS = frozenset(
-    TandemOptions.model_fields.keys() - ChatCompletionRequest.model_fields.keys()
-)
+_IN_BODY = ChatCompletionRequest.model_fields.keys() - neutral_fields().keys()
+_TANDEM_FIELDS = frozenset(TandemOptions.model_fields.keys() - _IN_BODY)
 COMPLETION_PATH = "/v1/completions"
 MODELS_PATH = "/v1/models"
 STREAM_PATH = "/v1/tandem/streams/{number}"
@@ -131,11 +130,6 @@ class GatewaySettings:
     model_defaults: bool = True
     grpc_port: int | None = None
 
-    @property
-    def web_page(self) -> WebPage | None:
-        able = {"documents": self.documents is not None}
-        return WebPage(able) if self.page else None
-
 
 def make_app(
     suite: ServingSuite,
@@ -147,9 +141,9 @@ def make_app(
     are not complete when `ending` is set end with an error: this process is stopping."""
     app = make_routes(suite, metrics, settings, ending)
     series = metrics.http()
-    pages = DOCS_PATHS if settings.docs else frozenset[str]()
-    if (page := settings.web_page) is not None:
-        pages |= page.paths
+    pages = frozenset(DOCS_FILES if settings.docs else ())
+    if settings.page:
+        pages |= {*PAGE_FILES, FEATURES_PATH}
     guarded = Guard(
         app=app,
         keys=settings.keys,
@@ -256,7 +250,7 @@ def make_routes(
         embeddings=texts.embeddings,
     ).add_routes(app)
     if settings.docs:
-        add_docs_page(app)
+        add_docs(app)
     route("GET", MODELS_PATH, gateway.models, answer=ModelList, refusals=FROM_THE_SUITE)
     route(
         "GET",
@@ -271,8 +265,8 @@ def make_routes(
     open_to_all("/readyz", gateway.ready, answer=ReadyAnswer, answered_as={503: ReadyAnswer})
     if settings.documents is not None:
         DocumentRoute(settings.documents).add_routes(app)
-    if (page := settings.web_page) is not None:
-        page.add_routes(app)
+    if settings.page:
+        add_page(app, {"documents": settings.documents is not None})
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     for kind in (ApiError, TandemError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
@@ -518,11 +512,11 @@ class _Gateway:
         with self._kept.room() if kept else nullcontext():
             first = None
             if not background:  # its status is told before the suite has admitted it
-                first = await cancel_on_disconnect(request.receive, self._ending, _next(answering))
+                first = await cancel_on_disconnect(request.receive, self._ending, anext(answering))
             begun = BegunAnswer(writer, first, answering)
             if not kept:
                 return EventStream(begun, self._ending)
-            self._kept.keep(begun, request.scope.get(WHY_NOT, _nothing))
+            self._kept.keep(begun, request.scope.get(WHY_NOT, lambda: None))
         if stream or not isinstance(writer, ResponseWriter):
             return self._kept.stream(writer.id, 0)
         return json_response(writer.response())
@@ -544,15 +538,6 @@ class _Gateway:
                 tokenized = await self._suite.tokenize(request.prompt, spell=True)
                 texts.append("".join(tokenized.token_texts))
         return texts
-
-
-def _nothing() -> None:
-    """Know no reason, where no key is asked for."""
-
-
-async def _next(answering: Any) -> ChoiceDelta:
-    delta: ChoiceDelta = await anext(answering)
-    return delta
 
 
 async def _last_deltas(answering: Any) -> list[ChoiceDelta]:

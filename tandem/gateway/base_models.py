@@ -5,7 +5,7 @@ server, unless it is a known one misspelt; an answer has no field that its model
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -15,7 +15,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core import PydanticCustomError
 
 UINT32 = 2**32 - 1
 MISSPELT = 0.85
@@ -30,20 +30,8 @@ _MOST_NAMES = 32
 TokenId = Annotated[int, Field(ge=0, le=UINT32)]
 
 
-def _exactly(expected: int) -> BeforeValidator:
-    """Refuse what Python takes for equal, but JSON does not: false is no 0, and 1 is not true."""
-
-    def check(value: object) -> object:
-        if value is not None and type(value) is not type(expected) and value == expected:
-            raise PydanticKnownError("literal_error", {"expected": repr(expected)})
-        return value
-
-    return BeforeValidator(check)
-
-
-Zero = Annotated[Literal[0], _exactly(0)]
-MinusOne = Annotated[Literal[-1], _exactly(-1)]
-OnlyTrue = Annotated[Literal[True], _exactly(True)]
+Zero = Annotated[int, Field(ge=0, le=0)]
+MinusOne = Annotated[int, Field(ge=-1, le=-1)]
 
 
 def one_of(instead: str, *neutral: object) -> BeforeValidator:

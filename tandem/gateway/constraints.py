@@ -120,15 +120,22 @@ class Constraints(BaseModel):
                 yield "response_format", schema_grammar(schema or ANY_OBJECT)
             case JsonSchemaFormat(json_schema=named):
                 yield "response_format", schema_grammar(named.json_schema)
-        outputs = self.structured_outputs
-        yield from _named("guided_", self.guided_json, self.guided_regex, self.guided_choice)
-        if self.guided_grammar is not None:
-            yield "guided_grammar", Grammar(GrammarKind.LARK, self.guided_grammar)
-        if outputs is not None:
+        yield from _named(
+            "guided_",
+            schema=self.guided_json,
+            regex=self.guided_regex,
+            choices=self.guided_choice,
+            grammar=self.guided_grammar,
+        )
+        if (outputs := self.structured_outputs) is not None:
             prefix = "structured_outputs."
-            yield from _named(prefix, outputs.json_schema, outputs.regex, outputs.choice)
-            if outputs.grammar is not None:
-                yield f"{prefix}grammar", Grammar(GrammarKind.LARK, outputs.grammar)
+            yield from _named(
+                prefix,
+                schema=outputs.json_schema,
+                regex=outputs.regex,
+                choices=outputs.choice,
+                grammar=outputs.grammar,
+            )
             if not outputs.model_fields_set & _ONE_OF.keys():
                 known = ", ".join(_ONE_OF.values())
                 raise invalid("structured_outputs", f"structured_outputs: send one of {known}")
@@ -142,7 +149,12 @@ def schema_grammar(schema: JsonSchema) -> Grammar:
 
 
 def _named(
-    prefix: str, schema: JsonSchema | str | None, regex: str | None, choices: list[str] | None
+    prefix: str,
+    *,
+    schema: JsonSchema | str | None,
+    regex: str | None,
+    choices: list[str] | None,
+    grammar: str | None,
 ) -> Iterator[tuple[str, Grammar]]:
     if schema is not None:
         yield f"{prefix}json", _schema(f"{prefix}json", schema)
@@ -150,6 +162,8 @@ def _named(
         yield f"{prefix}regex", Grammar(GrammarKind.REGEX, regex)
     if choices is not None:
         yield f"{prefix}choice", Grammar(GrammarKind.REGEX, "|".join(map(re.escape, choices)))
+    if grammar is not None:
+        yield f"{prefix}grammar", Grammar(GrammarKind.LARK, grammar)
 
 
 def _schema(field: str, schema: JsonSchema | str) -> Grammar:

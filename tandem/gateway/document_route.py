@@ -3,7 +3,6 @@ change documents."""
 
 import base64
 import binascii
-from collections.abc import Mapping
 from typing import Annotated, Literal, Protocol
 
 from fastapi import FastAPI, Query
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from tandem.gateway.base_models import Answer, Body
 from tandem.gateway.errors import ApiError, invalid, json_response, lacks_scope
 from tandem.gateway.openapi import FROM_THE_SUITE, add_route
+from tandem.index.extraction import Format, format_of
 from tandem.index.names import clean_name, shown
 from tandem.net.retriever_client import Upload
 from tandem.net.scopes import Scope, current_caller
@@ -21,17 +21,9 @@ from tandem_api.retriever.v1.retriever_pb2 import ListRequest, ListResponse
 DOCUMENTS_PATH = "/v1/tandem/documents"
 DEFAULT_LISTED = 100
 MAX_LISTED = 1000
-_FORMATS: Mapping[str, str] = {
-    "md": "markdown",
-    "markdown": "markdown",
-    "html": "html",
-    "htm": "html",
-    "csv": "csv",
-    "tsv": "csv",
-    "eml": "eml",
-}
-_BINARY_FORMATS = frozenset({"pdf", "docx", "xlsx", "pptx"})
-"""Extensions of files that are no text: read as what they are only where they come in base64."""
+_TEXTS = frozenset({Format.MARKDOWN, Format.HTML, Format.CSV, Format.EML})
+_FILES = frozenset({Format.PDF, Format.DOCX, Format.XLSX, Format.PPTX})
+"""No texts: read as what they are only where they come in base64."""
 _PDF_MARK = "%PDF-"
 
 
@@ -209,8 +201,7 @@ def _bytes_of(body: DocumentUpload) -> bytes:
         raise invalid("content", "content: is not valid base64") from None
 
 
-def _format_of(name: str, encoding: str) -> str:
-    extension = name.lower().rpartition(".")[2]
-    if encoding == "base64" and extension in _BINARY_FORMATS:
-        return extension
-    return _FORMATS.get(extension, "text")
+def _format_of(name: str, encoding: str) -> Format:
+    form = format_of(name)
+    known = _TEXTS | _FILES if encoding == "base64" else _TEXTS
+    return form if form in known else Format.TEXT

@@ -1,22 +1,37 @@
-"""Ollama's API: its bodies as OpenAI's, and OpenAI's answers in its words. Invariant: an answer is
-the one to the chat or the completion that the body stands for; what would have to be ignored,
-though it could change an answer, is refused."""
+"""Ollama's API, for programs that speak no other: its bodies as OpenAI's, OpenAI's answers in its
+words, and its routes. Invariant: an answer is the one to the chat or the completion that the body
+stands for, admitted, limited, counted and ended as theirs; what would have to be ignored, though it
+could change an answer, is refused."""
 
+import asyncio
 import hashlib
 import json
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from fastapi import FastAPI, Request
 from pydantic import Field, ValidationError, create_model
+from starlette.responses import Response
 
+from tandem.core.version import __version__
 from tandem.gateway.base_models import UINT32, Absent, Answer, Body, Lenient, absent, refused_unless
-from tandem.gateway.catalog import ModelCard, ServedEmbedding
+from tandem.gateway.catalog import Catalog, ModelCard, ServedEmbedding
 from tandem.gateway.choice_reader import ChoiceReader, Parts, ReasoningOptions
+from tandem.gateway.connection_body import cancel_on_disconnect
 from tandem.gateway.constraints import JsonSchema, Penalty
-from tandem.gateway.errors import OLLAMA_PREFIX, invalid, validation_error, written
+from tandem.gateway.errors import (
+    OLLAMA_PREFIX,
+    OllamaError,
+    invalid,
+    json_response,
+    validation_error,
+    written,
+)
 from tandem.gateway.event_stream import StreamForm
+from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, WITH_A_KEY, add_route
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
     ChatCompletionRequest,
@@ -25,11 +40,13 @@ from tandem.gateway.schema import (
     chat_from,
     neutral_fields,
 )
+from tandem.gateway.text_endpoints import EmbeddingList, EmbeddingRequest
 from tandem.gateway.tool_grammar import Tools
 from tandem.generation.figures import figures_of
 from tandem.text.families import CallFormat
 
 NDJSON = "application/x-ndjson"
+_LATEST = ":latest"
 _SAME_NAME = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p", "stop"),
     *("presence_penalty", "frequency_penalty"),
@@ -408,15 +425,15 @@ class OllamaWriter:
         return Parts(parts.text, parts.thinking, parts.calls if delta.ended else [])
 
     def _line(self, parts: Parts, **figures: Any) -> OllamaAnswer:
-        return answer_line(self._model, parts, chat=self._chat, prefix=self.id[:16], **figures)
+        return _answer_line(self._model, parts, chat=self._chat, prefix=self.id[:16], **figures)
 
 
-def answer_line(
+def _answer_line(
     model: str, parts: Parts, *, chat: bool, prefix: str = "", **figures: Any
 ) -> OllamaAnswer:
     """Return a part of an answer by `model`. A call that was cut off is left out; the ids of the
     others begin with `prefix`."""
-    created_at = as_time(datetime.now(UTC).timestamp())
+    created_at = _as_time(datetime.now(UTC).timestamp())
     thinking = parts.thinking or None
     if not chat:
         return OllamaAnswer(
@@ -442,26 +459,26 @@ def _figures(ended: ChoiceDelta) -> dict[str, Any]:
     return {
         "done": True,
         "done_reason": "length" if summary.finish_reason == "length" else "stop",
-        "total_duration": nanoseconds(total_s),
+        "total_duration": _nanoseconds(total_s),
         "load_duration": 0,
         "prompt_eval_count": summary.prompt_tokens,
-        "prompt_eval_duration": nanoseconds(prompt_s),
+        "prompt_eval_duration": _nanoseconds(prompt_s),
         "eval_count": summary.tokens,
-        "eval_duration": nanoseconds(total_s - prompt_s),
+        "eval_duration": _nanoseconds(total_s - prompt_s),
     }
 
 
-def model_entry(card: ModelCard) -> OllamaModel:
+def _model_entry(card: ModelCard) -> OllamaModel:
     """Return a model of /v1/models as /api/tags lists it."""
     return OllamaModel(
         name=card.id,
         model=card.id,
-        modified_at=as_time(card.created),
+        modified_at=_as_time(card.created),
         digest=hashlib.sha256(written(card.tandem)).hexdigest(),
     )
 
 
-def model_details(card: ModelCard) -> OllamaModelCard:
+def _model_details(card: ModelCard) -> OllamaModelCard:
     """Return a model of /v1/models as /api/show describes it."""
     served = card.tandem
     embeds = isinstance(served, ServedEmbedding)
@@ -471,20 +488,133 @@ def model_details(card: ModelCard) -> OllamaModelCard:
         else {"tandem.context_length": served.context_length}
     )
     return OllamaModelCard(
-        modified_at=as_time(card.created),
+        modified_at=_as_time(card.created),
         model_info={"general.architecture": "tandem", **length},
         capabilities=["embedding"] if embeds else ["completion", "tools"],
     )
 
 
-def nanoseconds(seconds: float) -> int:
+def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def as_time(timestamp: float) -> str:
+def _as_time(timestamp: float) -> str:
     """Return seconds since 1970 as RFC 3339 in UTC."""
     return datetime.fromtimestamp(timestamp, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _json_line(content: Any) -> bytes:
     return written(content) + b"\n"
+
+
+class OllamaRoute:
+    """`answer` answers a chat or a completion, as a stream if that is wanted, by the writer that is
+    made given how the model writes tool calls; `embeddings` a body of /v1/embeddings."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ending: asyncio.Event,
+        answer: Callable[..., Awaitable[Response]],
+        embeddings: Callable[[EmbeddingRequest], Coroutine[Any, Any, EmbeddingList]],
+    ) -> None:
+        self._catalog = catalog
+        self._ending = ending
+        self._answer = answer
+        self._embeddings = embeddings
+
+    def add_routes(self, app: FastAPI) -> None:
+        posted = (*FROM_THE_SUITE, *OF_A_BODY)
+        for method, name, handler, answer, refusals in (
+            ("POST", "chat", self.ollama_chat, OllamaAnswer, posted),
+            ("POST", "generate", self.ollama_generate, OllamaAnswer, posted),
+            ("POST", "embed", self.ollama_embed, OllamaEmbeddings, posted),
+            ("POST", "show", self.ollama_show, OllamaModelCard, posted),
+            ("GET", "tags", self.ollama_tags, OllamaModels, FROM_THE_SUITE),
+            ("GET", "version", self.ollama_version, OllamaVersion, WITH_A_KEY),
+        ):
+            add_route(
+                app,
+                method,
+                f"{OLLAMA_PREFIX}{name}",
+                handler,
+                answer=answer,
+                refusals=refusals,
+                error=OllamaError,
+                lines=answer is OllamaAnswer,
+            )
+
+    async def ollama_chat(self, request: Request, body: OllamaChatRequest) -> Response:
+        """Complete a conversation as Ollama does."""
+        model = await self._model(body.model)
+        if not body.messages:
+            return await self._loaded(body.model, model, chat=True)
+        return await self._answer(
+            request,
+            chat_of(body, model),
+            body.streamed,
+            lambda calls: OllamaWriter(body.model, chat=True, calls=calls),
+        )
+
+    async def ollama_generate(self, request: Request, body: OllamaGenerateRequest) -> Response:
+        """Complete a prompt as Ollama does."""
+        model = await self._model(body.model)
+        if not (body.prompt or body.suffix or body.images):
+            return await self._loaded(body.model, model, chat=False)
+        asked = generation_of(body, model)
+        reads = isinstance(asked, ChatCompletionRequest)
+        return await self._answer(
+            request,
+            asked,
+            body.streamed,
+            lambda calls: OllamaWriter(body.model, chat=False, reads=reads),
+        )
+
+    async def ollama_embed(self, request: Request, body: OllamaEmbedRequest) -> Response:
+        """Return embeddings as Ollama does."""
+        began_s = time.monotonic()
+        given = body.model_dump(include={"input", "dimensions", "truncate"})
+        try:
+            wanted = EmbeddingRequest(model=await self._model(body.model), **given)
+        except ValidationError as error:
+            raise validation_error(error.errors(include_url=False)) from None
+        embedding = self._embeddings(wanted)
+        answer = await cancel_on_disconnect(request.receive, self._ending, embedding)
+        return json_response(
+            OllamaEmbeddings(
+                model=body.model,
+                embeddings=[
+                    each.embedding for each in answer.data if isinstance(each.embedding, list)
+                ],
+                total_duration=_nanoseconds(time.monotonic() - began_s),
+                prompt_eval_count=answer.usage.prompt_tokens,
+            )
+        )
+
+    async def ollama_show(self, body: OllamaShowRequest) -> Response:
+        """Describe a model as Ollama does."""
+        card = await self._catalog.card(await self._model(body.model))
+        return json_response(_model_details(card))
+
+    async def ollama_tags(self) -> Response:
+        """List the served models as Ollama does."""
+        cards = await self._catalog.cards()
+        return json_response(OllamaModels(models=[_model_entry(card) for card in cards]))
+
+    async def ollama_version(self) -> Response:
+        """Return the version of this server."""
+        return json_response(OllamaVersion(version=__version__))
+
+    async def _model(self, name: str) -> str:
+        """Return the name of the served model that is meant: Ollama's clients add the tag `:latest`
+        to names without one, so it is taken off unless a served model has it."""
+        if not name.endswith(_LATEST):
+            return name
+        served = [card.id for card in await self._catalog.cards()]
+        return name if name in served else name.removesuffix(_LATEST)
+
+    async def _loaded(self, name: str, model: str, chat: bool) -> Response:
+        """Answer a request without a prompt or messages, which asks Ollama to load the model. Here
+        it is loaded already."""
+        await self._catalog.fingerprint(model)
+        return json_response(_answer_line(name, Parts(), chat=chat, done=True, done_reason="load"))

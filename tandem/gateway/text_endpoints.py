@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from starlette.responses import Response
 
 from tandem.core.prompt import Prompt
-from tandem.gateway.base_models import UINT32, Answer, Body, OnlyTrue, TokenId
+from tandem.gateway.base_models import UINT32, Answer, Body, TokenId, one_of
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import cancel_on_disconnect
 from tandem.gateway.errors import invalid, json_response
@@ -35,12 +35,8 @@ class TokenizeRequest(Body):
     return_token_strs: bool | None = Field(
         default=None, description="Also return the text of each token."
     )
-    add_special_tokens: OnlyTrue | None = Field(
-        default=None, description="Always true: special tokens are added as for a prompt."
-    )
-    add_generation_prompt: OnlyTrue | None = Field(
-        default=None, description="Always true: the tokens end where the answer would begin."
-    )
+    add_special_tokens: Annotated[None, one_of("they are added as for a prompt", True)] = None
+    add_generation_prompt: Annotated[None, one_of("the answer would begin there", True)] = None
 
 
 class DetokenizeRequest(Body):

@@ -1,82 +1,79 @@
-"""The page that the aggregator serves at `/`: files of this package, and what it can do here.
-Invariant: nothing of the page says what a caller without a key may not know, and a browser runs
-nothing on it but these files."""
+"""What a browser is shown: this package's page at `/`, and at `/docs` Swagger UI over
+/openapi.json. Invariant: nothing of these files says what a caller without a key may not know, so
+they need none, and a browser runs nothing on them but these files."""
 
-import hashlib
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Any
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from swagger_ui_bundle import swagger_ui_path
 
-from tandem.gateway.docs_page import PAGE_HEADERS
 from tandem.gateway.errors import ApiError, json_response
 
-HEADERS: Mapping[str, str] = {
-    **PAGE_HEADERS,
+_HERE = Path(__file__).parent
+_SWAGGER = Path(str(swagger_ui_path))
+_TYPES: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-_TYPES: Mapping[str, str] = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "mjs": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
+_STATIC = StaticFiles(directory=_HERE)
 FEATURES_PATH = "/page/features.json"
 
+DOCS_FILES: Mapping[str, Path] = {
+    "/docs": _HERE / "pages/docs.html",
+    "/docs/docs.css": _HERE / "pages/docs.css",
+    "/docs/docs.js": _HERE / "pages/docs.js",
+    "/docs/swagger-ui.css": _SWAGGER / "swagger-ui.css",
+    "/docs/swagger-ui.js": _SWAGGER / "swagger-ui-bundle.js",
+}
+PAGE_FILES: Mapping[str, Path] = {
+    "/" if file.name == "index.html" else f"/{file.relative_to(_HERE).as_posix()}": file
+    for file in (_HERE / "page").rglob("*")
+    if file.suffix in _TYPES
+}
 
-@dataclass(frozen=True)
-class WebPage:
-    """`features` says which of the page's controls have something behind them here."""
 
-    features: Mapping[str, bool]
+def add_page(app: FastAPI, features: Mapping[str, bool]) -> None:
+    """Add the routes of the page. `features` says which of its controls have something behind them
+    here."""
 
-    @property
-    def paths(self) -> frozenset[str]:
-        """A browser that is led to a page has no key to show; the page asks for one."""
-        return frozenset({*self._files, FEATURES_PATH})
+    async def send_features() -> Response:
+        return json_response(dict(features))
 
-    def add_routes(self, app: FastAPI) -> None:
-        """Add the page's routes, which are left out of the API's document."""
-        for path, handler in (("/", self._file), (FEATURES_PATH, self._features)):
-            app.add_api_route(path, handler, include_in_schema=False, response_model=None)
-        app.add_api_route(
-            "/page/{name:path}", self._file, include_in_schema=False, response_model=None
-        )
+    app.add_api_route(FEATURES_PATH, send_features, include_in_schema=False, response_model=None)
+    _add_files(app, PAGE_FILES, "/", "/page/{name:path}")
 
-    async def _features(self) -> Response:
-        return json_response(dict(self.features))
 
-    async def _file(self, request: Request) -> Response:
-        page = self._files.get(request.url.path)
-        if page is None:
+def add_docs(app: FastAPI) -> None:
+    """Add the routes of the documentation."""
+    _add_files(app, DOCS_FILES, "/docs", "/docs/{name}")
+
+
+def _add_files(app: FastAPI, files: Mapping[str, Path], *addresses: str) -> None:
+    """Add routes that the OpenAPI document does not list."""
+
+    async def send(request: Request) -> Response:
+        file = files.get(request.url.path)
+        if file is None:
             raise ApiError(404, f"{request.url.path}: there is no such file", code="unknown_url")
-        content, kind = page
-        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        headers = {**HEADERS, "ETag": tag}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=kind, headers=headers)
+        response = _STATIC.file_response(file, os.stat(file), request.scope)
+        response.headers.update({**_HEADERS, "Content-Type": _TYPES[file.suffix]})
+        return response
 
-    @cached_property
-    def _files(self) -> Mapping[str, tuple[bytes, str]]:
-        """Path to content and type; read once, as they are few and small."""
-        folder = files("tandem.gateway") / "page"
-        contents: dict[str, Any] = {}
-        for each in (*folder.iterdir(), *(folder / "vendor").iterdir()):
-            kind = _TYPES.get(each.name.rpartition(".")[2])
-            if kind is not None:
-                contents[_path(each, folder)] = (each.read_bytes(), kind)
-        return contents
-
-
-def _path(file: Traversable, folder: Traversable) -> str:
-    if file.name == "index.html":
-        return "/"
-    vendored = not (folder / file.name).is_file()
-    return f"/page/vendor/{file.name}" if vendored else f"/page/{file.name}"
+    for address in addresses:
+        app.add_api_route(address, send, include_in_schema=False, response_model=None)

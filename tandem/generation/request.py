@@ -29,11 +29,7 @@ from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.net.tenant import check_tenant_id
 from tandem.specdec.liveness import LostCloud
-from tandem.specdec.logprobs import (
-    check_logprobs_available,
-    check_prompt_logprobs,
-    check_top_logprobs,
-)
+from tandem.specdec.logprobs import check_logprob_params, check_logprobs_available
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import (
     check_overrides,
@@ -140,8 +136,7 @@ class GenerationRequest:
         params.sampling.validate(MAX_VOCABULARY_SIZE)
         params.processors.validate(MAX_VOCABULARY_SIZE, params.ignore_eos)
         check_image_bytes(params.images)
-        check_top_logprobs(params.logprobs, params.top_logprobs)
-        check_prompt_logprobs(params)
+        check_logprob_params(params)
         check_stops(self.stop)
         self._check_prompt_options()
         check_overrides(self.overrides)

@@ -37,17 +37,22 @@ from tandem.index.postgres_database import (
     take_turn,
     write_state,
 )
-from tandem.index.records import Content, FolderDamaged, IndexStats, RankingOutdated, Vectors
+from tandem.index.records import (
+    Content,
+    FolderDamaged,
+    IndexStats,
+    RankingOutdated,
+    StoredChunk,
+    Vectors,
+)
 from tandem.index.store import (
     Found,
     Manifest,
-    StoredChunk,
     check_owned,
     checked_content,
     document_checksum,
     numbered_chunks,
     room_of,
-    stored_chunk,
     text_row,
 )
 from tandem.index.words import (
@@ -243,7 +248,7 @@ class PostgresStore:
             check_owned(owner, content.content_hash, self._place)
             if collection != content.collection.name:
                 raise FolderDamaged(f"{self._place}: the chunk {number} has another owner")
-            chunks[number] = stored_chunk(content, number - first, owner, document_id)
+            chunks[number] = content.stored_chunk(number - first, owner, document_id)
         if len(chunks) < len(wanted):
             raise RankingOutdated("a chunk is gone")
         return chunks

@@ -66,6 +66,19 @@ class Document:
         return len(self.title.encode()) + len(self.text.encode())
 
 
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk under the oldest id that means its text; all of these are of one owner. `start` is
+    an offset in characters."""
+
+    document_id: str
+    title: str
+    chunk: int
+    start: int
+    text: str
+    owner: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
     """A text as it is indexed: `spans` are its chunks, `vectors` (chunks, dimension) theirs; the
@@ -91,6 +104,17 @@ class Content:
         its subject."""
         return f"{self.title}\n{self.chunk(number)}" if self.title else self.chunk(number)
 
+    def stored_chunk(self, number: int, owner: str, document_id: str) -> StoredChunk:
+        """Return one chunk, under this id."""
+        return StoredChunk(
+            document_id=document_id,
+            title=self.title,
+            chunk=number,
+            start=self.spans[number][0],
+            text=self.chunk(number),
+            owner=owner,
+        )
+
 
 class Outcome(StrEnum):
     """Outcome of an ingested document. All but REFUSED are durable."""
@@ -102,23 +126,17 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(StoredChunk):
     """A chunk that was found. `score` orders hits of one search only; `similarity` is the inner
     product with the query, None where it was not embedded; ranks start at 1, None if unranked;
     `coverage`: the share of the query's words that it has, the rare ones weighing more, None where
     it was not found by them. Similarity and coverage mean the same in every collection."""
 
-    document_id: str
-    title: str
-    chunk: int
-    start: int
-    text: str
     score: float
     similarity: float | None
     dense_rank: int | None
     lexical_rank: int | None
-    coverage: float | None = None
-    owner: str = OPERATOR
+    coverage: float | None
 
 
 @dataclass(frozen=True, slots=True)

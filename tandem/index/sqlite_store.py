@@ -41,6 +41,7 @@ from tandem.index.records import (
     FolderMismatch,
     IndexStats,
     RankingOutdated,
+    StoredChunk,
     Vectors,
 )
 from tandem.index.sqlite_database import (
@@ -60,13 +61,11 @@ from tandem.index.sqlite_database import (
 from tandem.index.store import (
     Found,
     Manifest,
-    StoredChunk,
     check_owned,
     checked_content,
     document_checksum,
     numbered_chunks,
     room_of,
-    stored_chunk,
     text_row,
 )
 from tandem.telemetry.logging import get_logger
@@ -254,8 +253,8 @@ class SqliteStore:
                 if first < 0 or number - first >= len(texts[first].content.spans):
                     first, texts[first] = self._read_meant(database, number)
                 meant = texts[first]
-                chunks[number] = stored_chunk(
-                    meant.content, number - first, meant.owner, meant.document_id
+                chunks[number] = meant.content.stored_chunk(
+                    number - first, meant.owner, meant.document_id
                 )
         return chunks
 

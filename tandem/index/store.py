@@ -23,7 +23,14 @@ from tandem.index.owners import (
     OwnerUsage,
     collection_of,
 )
-from tandem.index.records import Content, FolderDamaged, FolderMismatch, IndexStats, Vectors
+from tandem.index.records import (
+    Content,
+    FolderDamaged,
+    FolderMismatch,
+    IndexStats,
+    StoredChunk,
+    Vectors,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +74,6 @@ class Found:
     nearest: list[int]
     similarity: dict[int, float]
     coverage: dict[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
-    """A chunk under the oldest id that means its text; all of these are of one owner. `start` is
-    an offset in characters."""
-
-    document_id: str
-    title: str
-    chunk: int
-    start: int
-    text: str
-    owner: str
 
 
 class IndexStore(Protocol):
@@ -188,18 +182,6 @@ def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
         )
     except ValueError as error:
         raise FolderDamaged(f"{place}: the text {content_hash} is none: {error}") from error
-
-
-def stored_chunk(content: Content, chunk: int, owner: str, document_id: str) -> StoredChunk:
-    """Return one chunk of a content, under this id."""
-    return StoredChunk(
-        document_id=document_id,
-        title=content.title,
-        chunk=chunk,
-        start=content.spans[chunk][0],
-        text=content.chunk(chunk),
-        owner=owner,
-    )
 
 
 def room_of(content: Content) -> int:

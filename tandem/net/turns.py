@@ -221,8 +221,7 @@ class FairExecutor:
     def _run(self, turn: Turn[_Task] | None) -> None:
         """Run a task, and those whose turn comes after it."""
         if self._niceness and sys.platform == "linux":
-            with suppress(OSError):  # of this thread alone
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
+            os.nice(self._niceness)  # of this thread alone
         while turn is not None:
             if turn.item.future.set_running_or_notify_cancel():
                 _fulfil(turn.item)

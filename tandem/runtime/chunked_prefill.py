@@ -217,8 +217,8 @@ class PrefillTurns:
         return now_s >= self._rests_until_s
 
     def fed(self, now_s: float, pass_s: float) -> None:
-        """Record a pass with a chunk which others waited for, or may have come to wait for: its
-        seconds and its end."""
+        """Record a pass with a chunk, which others waited for, or came to wait for: its seconds and
+        its end."""
         self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
 
 

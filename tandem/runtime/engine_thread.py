@@ -95,16 +95,15 @@ class _Elsewhere:
 
 
 class _Batch:
-    """The jobs of one pass, and their requests. `holds_up`: a chunk of a long prompt is among it,
-    for which others wait, or may come to."""
+    """The jobs of one pass, and their requests. `has_chunk`: one of a long prompt is among them."""
 
     def __init__(
         self,
         jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]],
-        holds_up: bool = False,
+        has_chunk: bool = False,
     ) -> None:
         self.jobs = jobs
-        self.holds_up = holds_up
+        self.has_chunk = has_chunk
         self.requests = [request for _, requests in jobs for request in requests]
         self.tokens = sum(len(request.token_ids) for request in self.requests)
 
@@ -433,7 +432,7 @@ class EngineThread:
             chunk = prefill.next_chunk()
         else:
             chunk = prefill.next_chunk(self._chunks.in_a_row if others else CHUNKS_ALONE)
-        return _Batch([*jobs, (handle, chunk)], holds_up=others)
+        return _Batch([*jobs, (handle, chunk)], has_chunk=True)
 
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
@@ -488,7 +487,7 @@ class EngineThread:
         """Count the pass, decide how long the next one waits, and wake the event loops."""
         ended_s = time.perf_counter()
         pass_s = ended_s - started_s
-        if batch.holds_up:
+        if batch.has_chunk:
             self._prefill_turns.fed(ended_s, pass_s)
         jobs = len(batch.jobs)
         tokens = batch.tokens

@@ -62,7 +62,7 @@ class TenantMemories:
         """Return what an answer to this prompt may be drafted from."""
         known = self._of(tenant)
         begun = partial(
-            NgramTexts.of, prompt_ids, self._vocabulary_size, known.memory.index, known.hit_rates
+            NgramTexts, prompt_ids, self._vocabulary_size, known.memory.index, known.hit_rates
         )
         if len(prompt_ids) <= LONG_PROMPT:
             return begun()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tandem.control.schedule import Control, Schedule
+from tandem.core.hashing import hash_words, unit
 
 __all__ = [
     "Acceptance",
@@ -89,3 +90,14 @@ class PredraftOrder(StrEnum):
     CONFIDENCE = "confidence"
     FIFO = "fifo"
     RANDOM = "random"
+
+    def rank(self, confidence: float, *words: int) -> float:
+        """Return what is ordered by, the smaller first and of equal ones the first to come. `words`
+        key the random number."""
+        match self:
+            case PredraftOrder.CONFIDENCE:
+                return -confidence
+            case PredraftOrder.FIFO:
+                return 0.0
+            case PredraftOrder.RANDOM:
+                return unit(hash_words(*words))

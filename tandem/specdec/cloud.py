@@ -189,7 +189,7 @@ class CloudMachine:
         sources = () if memory is None else (memory,)
         if not sources and kind is not CloudDrafts.MODEL:
             prompt = self.committed.since(0)[: self._prompt_length]
-            sources = (NgramTexts.of(prompt, self._model.vocabulary_size),)
+            sources = (NgramTexts(prompt, self._model.vocabulary_size),)
         return CloudDrafting(
             DraftingContext(
                 committed=self.committed,
@@ -248,10 +248,8 @@ class CloudMachine:
         return Opened(
             **self._header(len(self.committed)),
             max_draft_length=model.max_draft_length,
-            context_length=model.context_length,
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
-            exits=len(self._rounds.exits),
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
             batch_invariant=model.batch_invariant,
@@ -267,9 +265,9 @@ class CloudMachine:
             return self.settings.cloud_drafts
         return CloudDrafts.MODEL if self._has_draft_model else CloudDrafts.LOOKUP
 
-    def going_away(self, grace_s: float) -> GoingAway:
+    def going_away(self) -> GoingAway:
         """Ask the edge to finish its round and reconnect."""
-        return GoingAway(**self._header(len(self.committed)), grace_s=grace_s)
+        return GoingAway(**self._header(len(self.committed)))
 
     # Frames of the edge.
 
@@ -648,6 +646,9 @@ class CloudMachine:
             self._kv_length = work.kept
             self._rounds.keep_path(verification, len(work.token_ids) - work.drafts)
         self._forget_targets()
+        self._commit_accepted(verification)
+
+    def _commit_accepted(self, verification: Verification) -> None:
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
 
@@ -709,24 +710,18 @@ class CloudMachine:
         accepted = len(verification.path)
         if verification.replacement is not None:
             self._acceptance.add(accepted, 1)
-            if accepted:
-                self._keep_cached(verification)
+            if accepted:  # they were fed ahead
+                self._kv_length = len(self.committed) + accepted
+                self._commit_accepted(verification)
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
             return self._reject(verification, judge.base, cost)
         if self._budget is None:
             return []
         self._acceptance.add(1, 0)
         self._next_target = None
-        self._commit(verification.token_ids[0], verification.targets[0])
+        self._commit_accepted(verification)
         cost = Work(target_passes=self.target_passes, drafts=1)
         return self._committed_since(judge.base, cost, accepted=1)
-
-    def _keep_cached(self, verification: Verification) -> None:
-        """Commit drafts that were fed ahead, and accepted without a further pass."""
-        accepted = len(verification.path)
-        self._kv_length = len(self.committed) + accepted
-        for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
-            self._commit(token_id, target)
 
     def _forget_targets(self) -> None:
         self._next_target = None

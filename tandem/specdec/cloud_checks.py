@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.prompt import check_image_bytes
 from tandem.core.tokens import PrefixedTokens, check_token_ids
-from tandem.specdec.logprobs import (
-    check_logprobs_available,
-    check_prompt_logprobs,
-    check_top_logprobs,
-)
+from tandem.specdec.logprobs import check_logprob_params, check_logprobs_available
 from tandem.specdec.messages import Drafts, Open
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rounds.payloads import check_payload
@@ -39,21 +35,17 @@ class CloudModel:
     """Of a hidden state between two layers; 0 where no session can be split."""
 
 
-class VocabularyMismatch(FailedPrecondition):
-    """The two models do not share a vocabulary (FAILED_PRECONDITION)."""
-
-
 def check_open(opening: Open, model: CloudModel) -> None:
     """Check everything that a session needs before it may cost anything.
 
-    Raises InvalidArgument naming the field, or VocabularyMismatch."""
+    Raises InvalidArgument naming the field, or FailedPrecondition."""
     vocabulary_size = model.vocabulary_size
     context_length = model.context_length
     if (opening.vocabulary_hash, opening.vocabulary_size) != (
         model.vocabulary_hash,
         vocabulary_size,
     ):
-        raise VocabularyMismatch(
+        raise FailedPrecondition(
             "vocabulary_hash: draft and target do not share a vocabulary "
             f"({opening.vocabulary_size} and {vocabulary_size} entries); give the drafter"
             " --target-tokenizer"
@@ -63,9 +55,14 @@ def check_open(opening: Open, model: CloudModel) -> None:
     opening.settings.validate()
     if params.logprobs:
         check_logprobs_available(opening.settings, opening.params.top_logprobs)
-    check_top_logprobs(params.logprobs, params.top_logprobs)
-    check_prompt_logprobs(params)
-    check_split(opening, model)
+    check_logprob_params(params)
+    layers = opening.settings.split_layers
+    if layers and model.layer_count:  # 0: the engine cannot split at all, which is another error
+        if layers >= model.layer_count:
+            why = f"{layers} of the target's {model.layer_count} layers cannot run at the edge"
+            raise InvalidArgument("split_layers", why)
+        if params.images:
+            raise InvalidArgument("images", "cannot be combined with split layers")
     opening.settings.truncation.validate(vocabulary_size)
     params.sampling.validate(vocabulary_size)
     params.processors.validate(vocabulary_size, params.ignore_eos)
@@ -83,18 +80,6 @@ def check_open(opening: Open, model: CloudModel) -> None:
         raise InvalidArgument("max_tokens", why)
     check_token_ids(opening.prompt_ids, vocabulary_size, "prompt_ids")
     check_token_ids(opening.committed_ids, vocabulary_size, "committed_ids")
-
-
-def check_split(opening: Open, model: CloudModel) -> None:
-    """Check that the target can be split where the edge splits it."""
-    layers = opening.settings.split_layers
-    if not layers or not model.layer_count:
-        return  # or the back end cannot split at all, which is another error
-    if layers >= model.layer_count:
-        why = f"{layers} of the target's {model.layer_count} layers cannot run at the edge"
-        raise InvalidArgument("split_layers", why)
-    if opening.params.images:
-        raise InvalidArgument("images", "cannot be combined with split layers")
 
 
 def opened_text(opening: Open) -> PrefixedTokens:

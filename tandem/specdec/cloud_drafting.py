@@ -71,12 +71,9 @@ class CloudDrafting:
     def __init__(self, context: DraftingContext) -> None:
         """Begin with an empty draft KV."""
         self.task: DraftTask | None = None
-        self.from_memory = False
-        """Whether the drafts that wait are remembered ones."""
         self._context = context
         self._committed = context.committed
         self._pending = context.pending
-        self._budget = context.budget
         self._acceptance = context.acceptance
         self._length_limit = context.length_limit
         # Whether the draft model has yet to compute the text that the session begins with.
@@ -96,21 +93,21 @@ class CloudDrafting:
         self._drafted_at = -1
 
     @property
+    def from_memory(self) -> bool:
+        """Whether the drafts that wait are remembered ones."""
+        return self._of_texts and self._context.remembers
+
+    @property
     def room(self) -> int:
         """Most drafts that are of use: the target adds a token to those that stand."""
         return self._length_limit - len(self._committed) - 1
-
-    @property
-    def is_over(self) -> bool:
-        """True if the text as it is was drafted after, or is not to be."""
-        return self._drafted_at == len(self._committed)
 
     def due(self) -> DraftTask | None:
         """Return the task that drafts after the text as it is, the same one until it is taken or
         given up; None where nothing is to be drafted by a model."""
         if self.prefilling:
             return self._prefill()
-        if self.task is not None or self.is_over:
+        if self.task is not None or self._drafted_at == len(self._committed):
             return self.task
         self._forget()
         proposed = self._from_texts()
@@ -157,8 +154,8 @@ class CloudDrafting:
         if (first := texts.proposed) is None:
             return []
         most = self._context.longest_from_texts
-        if self._budget is not None:
-            most = self._budget.drafts(first.chance, most, by_model=False)
+        if self._context.budget is not None:
+            most = self._context.budget.drafts(first.chance, most, by_model=False)
         proposed = texts.row(min(most, self.room))
         ends = [draft.token_id in self._context.ends for draft in proposed]
         return proposed[: ends.index(True) + 1] if True in ends else proposed
@@ -169,33 +166,34 @@ class CloudDrafting:
         self._pending.add_own(Proposal((draft.token_id,), draft_prob=1.0) for draft in proposed)
         self._drafted_at = len(self._committed)
         self._of_texts = True
-        self.from_memory = self._context.remembers
 
     def _model_is_faster(self, proposed: Sequence[Proposed], worth: int, count: int) -> bool:
         """Return whether `count` drafts of the model bring tokens faster than those from texts; or
         are a probe, where none are `worth` their time."""
-        assert self._budget is not None, "it chooses by it"
+        assert self._context.budget is not None, "it chooses by it"
         if count > worth:
             return True
-        by_texts = self._budget.speed(proposed[0].chance, len(proposed), made=True)
-        return self._budget.speed(self._acceptance.next_rate, min(count, self.room)) > by_texts
+        by_texts = self._context.budget.speed(proposed[0].chance, len(proposed), made=True)
+        return (
+            self._context.budget.speed(self._acceptance.next_rate, min(count, self.room)) > by_texts
+        )
 
     def _model_count(self) -> int:
         """Return how many tokens are worth drafting with the model."""
         if not self._context.has_model:
             return 0
         count = self._context.longest
-        if self._budget is None:
+        if self._context.budget is None:
             return count
-        return self._budget.drafts(self._acceptance.next_rate, count)
+        return self._context.budget.drafts(self._acceptance.next_rate, count)
 
     def _maybe_probe(self, count: int) -> int:
         """Return `count`, or a few now and then where that is none."""
         self._rounds_since_draft = 0 if count else self._rounds_since_draft + 1
         least: float = PROBE_INTERVAL
-        if self._budget is not None:
+        if self._context.budget is not None:
             unread_tokens = len(self._committed) if self._unread else 0
-            least = self._budget.texts_before_try(
+            least = self._context.budget.texts_before_try(
                 PROBE_LENGTH, least, made=False, unread_tokens=unread_tokens
             )
         if self._rounds_since_draft < least:
@@ -256,7 +254,6 @@ class CloudDrafting:
 
     def _forget(self) -> None:
         self._pending.drop_own()
-        self.from_memory = False
         self._of_texts = False
 
     @property

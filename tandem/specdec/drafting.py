@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from math import inf
 
 import numpy as np
@@ -95,11 +94,6 @@ class Drafting:
         """True if part of a chunk was sent and the rest was not."""
         return self._chunk.sent > 0
 
-    @property
-    def context(self) -> tuple[int, ...]:
-        """All tokens before the next one to draft."""
-        return (*self._committed.since(0), *self.in_flight.token_ids)
-
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """Return the tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
@@ -123,14 +117,14 @@ class Drafting:
         it would get two verdicts, and a bonus token between them."""
         if self.in_flight.sent or not (self.schedule.in_rounds and self._exceeds()):
             return []
-        tasks = self.discard()  # the same are drafted again
-        self._feed_again()
-        return tasks
+        return self.draft_again()  # the same
 
-    def _feed_again(self) -> None:
-        """Have the next task feed a token, though nothing was committed for what was discarded: a
-        pass needs one."""
+    def draft_again(self) -> list[DraftTask]:
+        """Discard the drafts in flight for others in their place; returns the task to interrupt.
+        The next one feeds a token, though nothing was committed: a pass needs one."""
+        tasks = self.discard()
         self._kv_length = min(self._kv_length, self.position - 1)
+        return tasks
 
     def _exceeds(self) -> bool:
         """Return whether more is drafted for one round, or being drafted, than the cloud takes."""
@@ -258,14 +252,6 @@ class Drafting:
         self._kv_length = min(self.kv_length, len(self._committed))
         return self.interrupt()
 
-    def discard_from_texts(self) -> list[DraftTask]:
-        """Keep only what the draft model drafted before the first draft that is from a text;
-        returns the task to interrupt."""
-        self.in_flight.cut_from_texts()
-        self._chunk = _Chunk()
-        self._feed_again()
-        return self.interrupt()
-
     # Frames.
 
     def send_due(self, budget_s: float = inf) -> list[Drafts]:
@@ -355,13 +341,6 @@ class DraftsInFlight:
         del self._drafts[:count]
         del self._token_ids[:count]
         self.sent = max(0, self.sent - count)
-
-    def cut_from_texts(self) -> None:
-        """Take out the first one that is from a text and all after it."""
-        by_model = [*takewhile(lambda drafted: not drafted.source.is_text, self._drafts)]
-        del self._drafts[len(by_model) :]
-        del self._token_ids[len(by_model) :]
-        self.sent = min(self.sent, len(by_model))
 
     def clear(self) -> None:
         self._drafts.clear()

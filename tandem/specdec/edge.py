@@ -162,7 +162,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     @property
     def fed_tokens(self) -> tuple[int, ...]:
         """The tokens that the draft KV holds."""
-        return self._drafting.context[: self._drafting.kv_length]
+        return self._drafting.unfed(self._drafting.position, 0)[: self._drafting.kv_length]
 
     @property
     def may_prefill(self) -> bool:
@@ -241,7 +241,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
         ahead = self._predrafting.clear()
         if self._texts.on:
-            ahead += self._drafting.discard_from_texts()
+            ahead += self._drafting.draft_again()  # by the draft model: nobody verifies a text
         return [*map(Interrupt, ahead), *self._commit_alone()]
 
     @property
@@ -254,11 +254,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return True
         whole = self._drafting.in_flight.sent > 0 and not self._drafting.chunk_is_open
         return whole or self._rounds.waits
-
-    @property
-    def _sends_parts(self) -> bool:
-        """True if drafts leave one by one, so that a branch is worth what there is of it."""
-        return self.request.preset.schedule.token_by_token
 
     # Frames of the cloud.
 
@@ -372,7 +367,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
             drafts = branch.drafts if branch is not None else []
-            ready = branch is not None and (branch.complete or (self._sends_parts and bool(drafts)))
+            parts = self.request.preset.schedule.token_by_token and bool(drafts)
+            ready = branch is not None and (branch.complete or parts)
             self._drafting.in_flight.add(drafts)
             self._observers.on_resolved(begun=branch is not None, ready=ready)
             self._observers.on_adopted(drafts)

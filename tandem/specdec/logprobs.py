@@ -50,19 +50,15 @@ def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
         raise InvalidArgument("top_logprobs", why)
 
 
-def check_top_logprobs(logprobs: bool, top: int) -> None:
-    """Raise InvalidArgument("top_logprobs") for more than are sent, or without `logprobs`."""
-    if top > MAX_TOP_LOGPROBS:
-        raise InvalidArgument("top_logprobs", f"at most {MAX_TOP_LOGPROBS}, is {top}")
-    if top and not logprobs:
-        raise InvalidArgument("top_logprobs", "requires logprobs")
-
-
-def check_prompt_logprobs(params: GenerationParams) -> None:
-    """Raise InvalidArgument("prompt_logprobs") if they are asked for without `logprobs`, or for a
-    prompt with images."""
-    if params.prompt_logprobs and not params.logprobs:
-        raise InvalidArgument("prompt_logprobs", "requires logprobs")
+def check_logprob_params(params: GenerationParams) -> None:
+    """Raise InvalidArgument for more likeliest tokens than are sent, for them or a prompt's
+    log-probabilities without `logprobs`, and for those of a prompt with images."""
+    if params.top_logprobs > MAX_TOP_LOGPROBS:
+        why = f"at most {MAX_TOP_LOGPROBS}, is {params.top_logprobs}"
+        raise InvalidArgument("top_logprobs", why)
+    for field in ("top_logprobs", "prompt_logprobs"):
+        if getattr(params, field) and not params.logprobs:
+            raise InvalidArgument(field, "requires logprobs")
     if params.prompt_logprobs and params.images:
         raise InvalidArgument("prompt_logprobs", "cannot be combined with images")
 

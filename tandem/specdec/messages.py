@@ -104,10 +104,8 @@ class Work:
 @frozen
 class Opened(Frame):
     max_draft_length: int
-    context_length: int
     eos_token_ids: frozenset[int]
     model_name: str
-    exits: int = 0
     cached_tokens: int = 0
     same_bits: bool = False
     """Whether other requests change no bit of the target's logits."""
@@ -170,7 +168,7 @@ class PromptLogprobs(Frame):
 
 @frozen
 class GoingAway(Frame):
-    grace_s: float
+    pass
 
 
 @frozen

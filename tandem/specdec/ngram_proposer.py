@@ -13,7 +13,7 @@ from a distribution that is certain of it, and every acceptance rule stays exact
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tandem.core.frozen import frozen
 from tandem.core.ngram_index import LONGEST_MATCH, MOST_PLACES, NgramIndex, Tokens
@@ -52,35 +52,28 @@ def _row(length: int) -> int:
     return max(0, sum(length >= least for least in _LENGTHS) - 1)
 
 
-@dataclass(frozen=True, slots=True)
 class NgramTexts:
     """What one answer may be drafted from: its `own` text, which grows, and `earlier` ones."""
 
-    own: NgramIndex
-    earlier: NgramIndex
-    hit_rates: HitRates
-    vocabulary_size: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         prompt_ids: Sequence[int],
         vocabulary_size: int,
         earlier: NgramIndex | None = None,
         hit_rates: HitRates | None = None,
-    ) -> NgramTexts:
-        """Return what an answer to a prompt may be drafted from. The prompt is indexed here, in
-        some 0.2 µs a token.
+    ) -> None:
+        """Index the prompt, in some 0.2 µs a token.
 
         Args:
             prompt_ids: of the answer.
             vocabulary_size: of the drafts.
             earlier: the tenant's texts; None: the answer is drafted from itself alone.
             hit_rates: of the tenant's matches so far."""
-        own = NgramIndex()
-        own.extend(prompt_ids)
-        earlier = NgramIndex() if earlier is None else earlier
-        return cls(own, earlier, hit_rates or HitRates(), vocabulary_size)
+        self.own = NgramIndex()
+        self.own.extend(prompt_ids)
+        self.earlier = NgramIndex() if earlier is None else earlier
+        self.hit_rates = hit_rates or HitRates()
+        self.vocabulary_size = vocabulary_size
 
     def begin(self) -> NgramProposer:
         """Return what is proposed at the end of the text."""

@@ -131,17 +131,11 @@ class Observers(EdgeObserver):
 
     def __init__(self, observers: Sequence[EdgeObserver]) -> None:
         """Begin to tell these, in their order."""
-        for name in dir(EdgeObserver):
-            if name.startswith("on_"):
-                hooks = _overriding(observers, name)
-                if hooks:
-                    setattr(self, name, hooks[0] if len(hooks) == 1 else _all_of(hooks))
-
-
-def _overriding(observers: Sequence[EdgeObserver], name: str) -> list[Callable[..., None]]:
-    """Return the methods of that name of those observers that override it."""
-    nothing = getattr(EdgeObserver, name)
-    return [getattr(one, name) for one in observers if getattr(type(one), name) is not nothing]
+        for name in [name for name in dir(EdgeObserver) if name.startswith("on_")]:
+            nothing = getattr(EdgeObserver, name)
+            hears = [one for one in observers if getattr(type(one), name) is not nothing]
+            if hears:
+                setattr(self, name, _all_of([getattr(one, name) for one in hears]))
 
 
 def _all_of(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
@@ -149,4 +143,4 @@ def _all_of(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
         for hook in hooks:
             hook(*heard, **named)
 
-    return tell
+    return hooks[0] if len(hooks) == 1 else tell

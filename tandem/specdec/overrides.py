@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, Self, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from tandem.core.errors import InvalidArgument, check_count, unknown_name
 
-
-class Composition(Protocol):
-    """A preset: a frozen dataclass of choices, some of them dataclasses too."""
-
-    def with_draft_length(self, length: int) -> Self: ...
-    def with_expansion(self, expansion: tuple[int, ...]) -> Self: ...
-
-
-Composed = TypeVar("Composed", bound=Composition)
+Preset = TypeVar("Preset")
+"""A frozen dataclass of choices, some of them dataclasses too."""
 
 MAX_OVERRIDES = 32
 MAX_OVERRIDE_CHARACTERS = 128
@@ -35,23 +28,24 @@ def check_overrides(overrides: Sequence[str]) -> None:
         raise InvalidArgument("overrides", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
 
 
-def with_overrides(preset: Composed, overrides: Iterable[str]) -> Composed:
+def with_overrides(preset: Preset, overrides: Iterable[str]) -> Preset:
     """Return the preset with each override applied in order, not validated. `draft_length` and
     `expansion` change all that goes with them. Raises InvalidArgument naming `overrides` for what
     is not `field=value`, an unknown field, or a value that is none of its type."""
+    changed: Any = preset
     for override in overrides:
         name, equals, value = (part.strip() for part in override.partition("="))
         if not equals:
             raise InvalidArgument("overrides", f"{override!r} is not field=value")
         if name == "draft_length":
             length = _parsed(int, value, name, "must be a whole number")
-            preset = preset.with_draft_length(length)
+            changed = changed.with_draft_length(length)
         elif name == "expansion":
             wanted = "must be whole numbers, for example 2,2,2"
-            preset = preset.with_expansion(_parsed(_whole_numbers, value, name, wanted))
+            changed = changed.with_expansion(_parsed(_whole_numbers, value, name, wanted))
         else:
-            preset = _changed(preset, _path(preset, name), value)
-    return preset
+            changed = _changed(changed, _path(changed, name), value)
+    return cast("Preset", changed)
 
 
 def field_names(preset: Any) -> tuple[str, ...]:

@@ -18,9 +18,8 @@ from itertools import count
 from operator import is_
 
 from tandem.core.frozen import frozen
-from tandem.core.hashing import hash_words, unit
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Predraft, PredraftOrder
+from tandem.specdec.choices import Predraft
 from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 
@@ -141,14 +140,8 @@ class Predrafting:
 
     def _rank(self, outcome: LikelyOutcome) -> float:
         """Return what outcomes are ordered by; the smaller one comes first."""
-        match self._preset.predraft_order:
-            case PredraftOrder.CONFIDENCE:
-                return -outcome.confidence
-            case PredraftOrder.FIFO:
-                return 0.0
-            case PredraftOrder.RANDOM:
-                seed = self._request.params.seed
-                return unit(hash_words(seed, outcome.position, outcome.token_id))
+        words = self._request.params.seed, outcome.position, outcome.token_id
+        return self._preset.predraft_order.rank(outcome.confidence, *words)
 
     def expect_likely(self) -> None:
         """Queue the outcomes that the draft model's own distributions make likely."""

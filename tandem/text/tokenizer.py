@@ -144,6 +144,8 @@ class TextTokenizer:
         return self._encoded(text, add_special_tokens=False, split_special_tokens=True)
 
     def _encoded(self, text: str, **options: bool) -> list[int]:
+        # Lists as long as the text, which hold the interpreter's lock and are no use to anybody.
+        options |= {"return_attention_mask": False, "return_token_type_ids": False}
         with reading("the model's tokenizer", "prompt", "cannot encode this"):
             return cast(list[int], self._tokenizer.encode(text, **options))
 

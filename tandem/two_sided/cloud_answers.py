@@ -58,11 +58,11 @@ class CloudAnswers:
     def open_streams(self) -> int:
         return self._admission.sessions
 
-    def going_away(self, grace_s: float) -> None:
+    def going_away(self) -> None:
         """Refuse new streams, and ask the devices of open sessions to go on elsewhere."""
         self._leaving = True
         for session in self._sessions:
-            session.going_away(grace_s)
+            session.going_away()
 
     async def close(self) -> None:
         """Wait for streams that are being closed, a little."""

@@ -31,15 +31,10 @@ class FramePart:
     read: Callable[[Any], dict[str, Any]] = _nothing_more
 
 
-def _check_grace(going_away: Any) -> dict[str, Any]:
-    check_seconds(going_away.grace_s, "grace_s")
-    return {}
-
-
 CANCEL = FramePart("cancel", Cancel)
 PING = FramePart("ping", Ping, ("nonce",))
 PONG = FramePart("pong", Pong, ("nonce",))
-GOING_AWAY = FramePart("going_away", GoingAway, ("grace_s",), read=_check_grace)
+GOING_AWAY = FramePart("going_away", GoingAway)
 
 
 class FrameCodec(Generic[Sent, Received]):

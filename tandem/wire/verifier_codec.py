@@ -69,7 +69,7 @@ from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 _OPENED_FIELDS = (
-    *("max_draft_length", "exits", "cached_tokens"),
+    *("max_draft_length", "cached_tokens"),
     *("same_bits", "batch_invariant", "drafts_never_pay"),
 )
 _VERDICT_FIELDS = ("exit_index", "accepted", "rejected", "confidence")
@@ -321,7 +321,6 @@ def _read_opened(opened: pb.Opened) -> dict[str, Any]:
     if cloud_drafts is CloudDrafts.ANY:
         raise InvalidArgument("cloud_drafts", "does not say which")
     return {
-        "context_length": model.context_length,
         "eos_token_ids": frozenset(model.eos_token_ids),
         "model_name": cleaned(model.model_name),  # it is shown, and the cloud chose it
         "row_share": opened.row_share if opened.HasField("row_share") else None,

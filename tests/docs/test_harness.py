@@ -21,7 +21,7 @@ def block(text: str) -> Block:
         ("tandem no-such-command", "no-such-command"),
         ("tandem serve verifier --no-such-setting 1", "--no-such-setting"),
         ("tandem serve no-such-service", "no such service"),
-        ("tandem bench overhead --no-such-flag", "--no-such-flag"),
+        ("tandem bench prompts --no-such-flag", "--no-such-flag"),
         ("make no-such-target", "no-such-target"),
         ("make bench NO_SUCH_VARIABLE=1", "NO_SUCH_VARIABLE"),
         ("helm template deploy/no-such-chart", "deploy/no-such-chart"),

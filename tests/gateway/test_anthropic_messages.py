@@ -272,7 +272,10 @@ async def test_what_is_said_of_documents_and_results_is_in_the_prompt() -> None:
             {"role": "assistant", "content": [use]},
             {"role": "user", "content": [failed]},
         ],
-        tools=[{**TOOL, "type": "custom", "input_examples": [{"city": "Oslo"}]}],
+        tools=[
+            {**TOOL, "type": "custom", "input_examples": [{"city": "Oslo"}]},
+            {**TOOL, "name": "inner", "allowed_callers": ["code_execution_20260120"]},
+        ],
     )
     turns = request.prompt
     assert isinstance(turns, tuple)

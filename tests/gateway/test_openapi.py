@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel
 
 from tandem.gateway.anthropic_messages import MessageEvent, MessageObject, TokenCount
@@ -34,6 +35,7 @@ from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.test_sent_bodies import CLAUDE_CODE, CODEX, OPEN_WEBUI, OPEN_WEBUI_OLLAMA
 from tests.long_runs import LONG
 
 KEY = new_key(bytes([7]) * KEY_BYTES)
@@ -77,6 +79,19 @@ async def test_references_resolve_and_every_status_is_named() -> None:
         "application/json"
         not in document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
     )
+
+
+async def test_bodies_of_programs_are_what_the_document_allows() -> None:
+    async with http_suite() as suite:
+        document = await document_of(suite)
+    for kind, body in (
+        ("MessagesRequest", CLAUDE_CODE),
+        ("ResponsesRequest", CODEX),
+        ("ChatCompletionRequest", OPEN_WEBUI),
+        ("OllamaChatRequest", OPEN_WEBUI_OLLAMA),
+    ):
+        schema = {"$ref": f"#/components/schemas/{kind}", "components": document["components"]}
+        Draft202012Validator(schema).validate(body)
 
 
 def fits(kind: type[BaseModel], raw: bytes | str) -> None:

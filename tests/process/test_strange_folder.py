@@ -131,12 +131,9 @@ def test_what_a_library_starts_for_a_command(run: Run, tmp_path: Path) -> None:
 
 
 BENCHES = {
-    "pinned": "from lab.bench.speculation.bare_tcp import measure_bare_tcp as measure\n"
-    "measure(4, 4, 1, 1)",
+    "pinned": "from lab.bench.harness.suite import PinnedProcess\n"
+    "with PinnedProcess('lab.bench.harness.link_process', ('127.0.0.1:9',), 0): pass",
     "busy": "from lab.bench.harness.busy_loop import busy_loops\nwith busy_loops(1): pass",
-    "killed": "from pathlib import Path\n"
-    "from lab.bench.documents.retriever_kill import kill_trial as trial\n"
-    "trial(Path('index'), 1, 1)",
 }
 
 

@@ -1,5 +1,5 @@
-"""A model of 13 billion parameters on a laptop: two tokens a second, forty of a prompt, and no sign
-of life within a pass."""
+"""A model of 13 billion parameters on a laptop: four tokens a second, forty of a prompt, and no
+sign of life within a pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.suite.models import ModelPair
 from tandem.testing.paced import PacedEngine
 from tests.unit.cli.scripted_pair import scripted_pair
 
-TOKEN_S = 0.5
+TOKEN_S = 0.25
 PROMPT_TOKEN_S = 0.025
 
 

@@ -16,6 +16,7 @@ import pytest
 from tandem.generation.request import GenerationRequest
 from tandem.net.session_runner import MAX_RESYNCS
 from tandem.net.status import Rejected
+from tandem.specdec import liveness
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -178,7 +179,10 @@ async def undisturbed(preset: str) -> list[int]:
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_one_lie_costs_a_resync_and_no_token(lie: str) -> None:
+async def test_one_lie_costs_a_resync_and_no_token(
+    lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "ANSWER_S", 2.0)  # what is not said is waited for
     preset, tamper = LIES[lie]
     cloud = TamperingCloud(tamper, times=1)
     async with scripted_suite(path=cloud.before) as suite:

@@ -64,7 +64,7 @@ def connect(link: CloudLink) -> None:
 
 
 def opened_by(model_name: str) -> Opened:
-    return Opened(*FRAME, 4, 32, frozenset(), model_name)
+    return Opened(*FRAME, 4, frozenset(), model_name)
 
 
 async def test_while_a_file_replaces_all_clouds_there_is_one_to_go_to(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_lost_cloud_is_left_and_new_sessions_do_not_go_there() -> None:
 
 
 async def test_a_cloud_that_goes_away_is_left_but_not_a_name_with_replicas() -> None:
-    going = GoingAway(*FRAME, grace_s=1.0)
+    going = GoingAway(*FRAME)
     link, went = link_to(clouds_with(A, B))
     connect(link)
     link.heard(going, 1.0)

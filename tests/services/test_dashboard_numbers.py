@@ -15,6 +15,7 @@ import requests
 import tandem
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.telemetry.endpoint import serve_metrics
+from tests.long_runs import with_long_cases
 from tests.services.prometheus_process import prometheus
 from tests.unit.cli.scripted_pair import scripted_pair
 from tools.observability.dashboards import substituted
@@ -35,7 +36,7 @@ def asked(address: str) -> list[float]:
     return numbers
 
 
-@pytest.mark.parametrize("preset", ["dssd", "ar"])
+@pytest.mark.parametrize("preset", with_long_cases(["dssd", "ar"], ("dssd",)))
 async def test_every_number_of_the_first_row_is_that_of_the_answers(
     tmp_path: Path, preset: str
 ) -> None:

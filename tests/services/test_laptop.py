@@ -19,7 +19,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
-from tandem.runtime.chunked_prefill import CHUNK_S, ChunkRows
+from tandem.runtime.chunked_prefill import MOST_CHUNK_S, ChunkRows
 from tandem.runtime.pass_times import PassTimes
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LostCloud
@@ -41,7 +41,7 @@ from tests.services.two_sided_suite import asking as asking_documents
 from tests.services.two_sided_suite import scripted_side, two_sides
 
 DEADLINE_S = 120.0
-PROMPT = "the heron stands in the shallows and waits for what the river brings. " * 3
+PROMPT = "the heron stands in the shallows and waits for what the river brings. " * 2
 MEASURED = PassTimes(TOKEN_S, PROMPT_TOKEN_S, 16, TOKEN_S + 15 * PROMPT_TOKEN_S)
 NAMED = frozenset({"SERVING"})
 
@@ -124,7 +124,8 @@ async def test_every_caller_gets_its_answer_and_every_probe_is_content() -> None
 async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a pass of its own, or between two of its own, of which there is one at most."""
+    """In a pass of their own. One between two of those, where they come late for it, may be longer;
+    it is one at most."""
     # What passes take on a busy machine says little of the model.
     monkeypatch.setattr(ChunkRows, "passed", lambda chunks, rows, seconds: None)
     engine = LaptopEngine(target_engine())
@@ -143,7 +144,7 @@ async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_m
     beside = [
         sum(rows.values()) - rows.get(short, 0) for rows in engine.by_session[own[0] : own[-1] + 1]
     ]
-    assert 0 < max(beside) * PROMPT_TOKEN_S <= CHUNK_S
+    assert 0 < max(beside) * PROMPT_TOKEN_S <= MOST_CHUNK_S
     assert sum(beside) < len(PROMPT), "the long prompt takes longer than the short answer"
 
 

@@ -29,6 +29,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.context_engine import ContextEngine
 from tandem.testing.scripted import scripted_probs
+from tests.long_runs import LONG
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, draft_engine, scripted_suite
 from tests.services.scripted_suite import Path as Link
 from tests.services.test_kept_prefixes import tiny_model
@@ -36,7 +37,7 @@ from tests.services.test_kept_prefixes import tiny_model
 TOKENS = 24
 QUESTIONS = 36
 TOLD = 6
-LONG = "abcdefghijklmnop" * 16
+LONG_PROMPT = "abcdefghijklmnop" * 16
 """Four blocks of keys and values."""
 
 
@@ -115,7 +116,7 @@ def acceptance(answers: Sequence[Generated]) -> float:
 async def prefix_hits(suite: Suite, draft: Engine) -> float:
     """Tokens found in the prefix cache so far, after one more answer to a long prompt."""
     params = GenerationParams(max_tokens=8, seed=1, ignore_eos=True)
-    await suite.client.generate(GenerationRequest(LONG, "coupled", params))
+    await suite.client.generate(GenerationRequest(LONG_PROMPT, "coupled", params))
     await suite.idle()
     labels = {"side": "device", "model_name": draft.model_name}
     told = suite.edge_metrics.registry.get_sample_value
@@ -162,6 +163,7 @@ async def test_answers_stay_and_acceptance_rises(
     assert adapted_hits > before, "those with the same adapter are"
 
 
+@LONG  # it learns as the test above, to spoil what was learned
 async def test_an_adapter_of_huge_numbers_is_set_aside_and_fails_no_answer(
     draft: Engine,
     tmp_path: Path,

@@ -27,6 +27,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.testing.remote_server import FakeServer, serving
 from tandem.testing.scripted import scripted_probs
 from tests.chi_squared import assert_fits
+from tests.long_runs import LONG
 from tests.services.scripted_suite import (
     CONTEXT,
     EOS,
@@ -254,6 +255,7 @@ def cut(probs: Array) -> Array:
     return kept
 
 
+@LONG  # above the texts of a seed are the model's own
 async def test_sampled_tokens_have_the_model_s_distribution() -> None:
     """The second token's, after whatever the first was."""
     probs = scripted_probs(4, VOCABULARY, order=1, sharpness=5.0)

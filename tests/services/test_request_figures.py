@@ -22,7 +22,7 @@ def test_a_request_that_reached_no_target_brings_no_histograms(reached: bool) ->
     )
     edge.connect(0.0)
     if reached:
-        edge.receive(Opened(*frame_of(edge), 8, 64, frozenset(), "scripted"), 0.0)
+        edge.receive(Opened(*frame_of(edge), 8, frozenset(), "scripted"), 0.0)
     name = edge.target_name or UNKNOWN_MODEL
     count_request(metrics.method("coupled", name), edge, Traffic())
     labels = {"preset": "coupled", "model_name": name, "side": "device"}

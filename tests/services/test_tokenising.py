@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 
 import pytest
@@ -12,6 +14,7 @@ from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.tokenising import (
     LONG_CHARACTERS,
+    NICENESS,
     THREADS,
     PromptTokens,
 )
@@ -32,6 +35,7 @@ class Watched(ScriptedTokenizer):
         if not waits:
             self.begin()
         self.threads: set[threading.Thread] = set()
+        self.niceness: set[int] = set()
         self.most_at_once = 0
         self._at_once = 0
 
@@ -41,6 +45,8 @@ class Watched(ScriptedTokenizer):
     def encode(self, text: str) -> list[int]:
         assert self._may_begin.wait(60), "nobody let it begin"
         self.threads.add(threading.current_thread())
+        if sys.platform == "linux":
+            self.niceness.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         ids = super().encode(text)
@@ -87,15 +93,30 @@ async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
         await tokens.of(GenerationRequest("a", suffix="x"))
 
 
-async def test_long_ones_are_read_elsewhere_a_few_at_a_time() -> None:
+@pytest.mark.parametrize("kind", ["text", "conversation"])
+async def test_long_ones_are_read_elsewhere_a_few_at_a_time(kind: str) -> None:
     tokenizer = Watched()
     tokens = PromptTokens(tokenizer, CONTEXT)
     text = "a" * (LONG_CHARACTERS + 1)
-    prompts: list[Prompt] = [text, (Turn("user", text),), text] * 3
+    prompts: list[Prompt] = [text if kind == "text" else (Turn("user", text),)] * 9
     found = await asyncio.gather(*(tokens.ids(prompt) for prompt in prompts))
     assert [len(ids) for ids in found] == [len(text)] * 9
     assert threading.current_thread() not in tokenizer.threads
     assert tokenizer.most_at_once <= THREADS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+async def test_long_texts_give_way_to_the_answers_of_others() -> None:
+    """On two cores one key's long texts doubled the time of everybody's short ones. Conversations
+    are rendered in Python, whose lock all others wait for."""
+    tokenizer = Watched()
+    await PromptTokens(tokenizer, CONTEXT).ids("a" * (LONG_CHARACTERS + 1))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    least = 19  # of any thread
+    assert tokenizer.niceness == {min(least, own + NICENESS)}
+    turns = (Turn("user", "a" * (LONG_CHARACTERS + 1)),)
+    await PromptTokens(tokenizer, CONTEXT).ids(turns)
+    assert tokenizer.niceness == {min(least, own + NICENESS), own}
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])

@@ -64,7 +64,6 @@ def opened_for(edge: EdgeMachine) -> Opened:
     return Opened(
         *frame_of(edge),
         MAX_DRAFT_LENGTH,
-        4096,
         request.eos_token_ids,
         "target",
         cloud_drafts=request.preset.cloud_drafts,

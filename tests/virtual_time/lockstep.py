@@ -77,7 +77,7 @@ def request_for(
 def texts_for(prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]) -> NgramTexts:
     """What an answer may be drafted from after these texts, which were always right so far."""
     earlier, hit_rates = _remembered(tuple(texts))
-    return NgramTexts.of(prompt_ids, vocabulary_size, earlier, deepcopy(hit_rates))
+    return NgramTexts(prompt_ids, vocabulary_size, earlier, deepcopy(hit_rates))
 
 
 @cache

@@ -184,4 +184,3 @@ def cloud_of(chosen: Preset) -> CloudMachine:
 def test_the_deepest_exits_are_read(exits: int, read: tuple[int, ...]) -> None:
     cloud = cloud_of(preset("coupled", 2, exits=exits))
     assert cloud.exits == read
-    assert cloud.opened().exits == len(read)

@@ -77,7 +77,7 @@ def test_rounds_stay_rounds_where_the_cloud_judges_on_arrival(known: int, seed: 
 
 
 def opened(edge: EdgeMachine, longest: int) -> Opened:
-    return Opened(*frame_of(edge), longest, 64, frozenset(), "scripted")
+    return Opened(*frame_of(edge), longest, frozenset(), "scripted")
 
 
 def lengths_of(outputs: list[EdgeOutput]) -> list[int]:

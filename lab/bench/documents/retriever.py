@@ -1,4 +1,4 @@
-"""`bench retriever`: what is found, how fast, at what cost, and what a killed writer loses.
+"""`bench retriever`: what is found, how fast, and at what cost.
 
 The labelled set is made of PEPs: a PEP's title is the query, its own chunks are what is relevant;
 titles are not indexed, and of each text the beginning only, as embedding takes most of the time.
@@ -21,12 +21,9 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.bench.documents.retriever_kill import kill_trial
-from lab.bench.harness.plots import bars
-from lab.bench.harness.report import Goal, Report, Row, counted, make_row, progress
+from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import read_peps
-from tandem.core.errors import TandemError
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex
 from tandem.index.embedding import MINILM, load_embedder
@@ -69,11 +66,10 @@ class Size:
     peps: int
     letters: int
     passages: tuple[int, ...]
-    kills: int
 
 
-FULL = Size(636, 4_000, (10_000, 100_000, 1_000_000), 30)
-QUICK = Size(40, 1_500, (2_000, 24_000), 3)
+FULL = Size(636, 4_000, (10_000, 100_000, 1_000_000))
+QUICK = Size(40, 1_500, (2_000, 24_000))
 
 
 def run(report: Report, models: Models, peps: Path) -> None:
@@ -97,14 +93,13 @@ def run(report: Report, models: Models, peps: Path) -> None:
             large_folder(place / str(count), vectors, titles, count, report.seed)
             for count in size.passages
         ]
-        lost = _kill_trials(place, size.kills, report.seed)
     report.add("Ingest, one core, synced", INGEST, ingests)
     report.add("Titles of PEPs find their text", FOUND, rows)
     report.add(f"Weight of a title's own text among {WEIGHED_HITS} hits", WEIGHED, weights)
     report.add("Large folders, one query at a time", LARGE, large)
     for row in report.rows:
         row["seed"] = report.seed
-    report.goals += _goals(rows, large, size.kills, lost)
+    report.goals += _goals(rows, large)
     report.notes += _notes(size)
 
 
@@ -305,20 +300,7 @@ def recall(hits: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
     return sum(len(np.intersect1d(a, b)) for a, b in zip(hits, truth, strict=True)) / truth.size
 
 
-def _kill_trials(folder: Path, trials: int, seed: int) -> int:
-    """Return how many trials lost something."""
-    lost = 0
-    for trial in counted(range(trials), lambda trial: "kill -9, a trial"):
-        source = np.random.default_rng((seed, trial))
-        try:
-            kill_trial(folder / f"kill-{trial}", seed * 1000 + trial, int(source.integers(1, 120)))
-        except TandemError as error:
-            print(error, file=sys.stderr)
-            lost += 1
-    return lost
-
-
-def _goals(rows: Sequence[Row], large: Sequence[Row], kills: int, lost: int) -> list[Goal]:
+def _goals(rows: Sequence[Row], large: Sequence[Row]) -> list[Goal]:
     recalls = {row["mode"]: row["recall_at_5"] for row in rows}
     better = max(recalls["dense"], recalls["lexical"])
     goals = [
@@ -331,7 +313,7 @@ def _goals(rows: Sequence[Row], large: Sequence[Row], kills: int, lost: int) -> 
             Goal(f"search of {count}, p50 seconds", row["hybrid_p50_s"], P50_LIMIT_S, "at most"),
             Goal(f"opening {count}, seconds", row["open_s"], OPEN_LIMIT_S, "at most"),
         ]
-    return [*goals, Goal(f"of {kills} kills, those that lost something", lost, 0, "at most")]
+    return goals
 
 
 def _notes(size: Size) -> list[str]:
@@ -353,10 +335,3 @@ def memory_bytes() -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
     return pages * resource.getpagesize()
-
-
-def draw(report: Report, folder: Path) -> None:
-    """Draw recall@5 by search mode."""
-    figures = {row["mode"]: row["recall_at_5"] for row in report.rows if row.get("mode")}
-    title = "Titles with their own text among five hits"
-    bars(folder / "retriever_recall.png", figures, ylabel="recall@5", title=title)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from lab.bench.faults.capacity_cells import (
@@ -29,7 +28,6 @@ from lab.bench.faults.capacity_cells import (
     grid,
 )
 from lab.bench.faults.capacity_real import measure_real
-from lab.bench.harness.plots import grouped_lines
 from lab.bench.harness.report import Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 
@@ -181,15 +179,3 @@ def notes(rows: Sequence[Row]) -> list[str]:
         "Drafts at the edge win by what drafting costs the cloud, and lose by what the edge's step"
         " and the link add to a token. Where a further row costs much, every draft costs capacity.",
     ]
-
-
-def draw(report: Report, folder: Path) -> None:
-    """Draw sessions over acceptance, one line for each arm and target, of the first link."""
-    rows = [
-        {"preset": f"{arm}, {row['target']}", "declared": row["declared"], "sessions": row[arm]}
-        for row in report.tables[0].rows
-        if row["rtt_s"] == report.tables[0].rows[0]["rtt_s"] and "figures" in row
-        for arm in ARMS
-    ]
-    title = "Sessions that one verifier holds, by acceptance"
-    grouped_lines(folder / "capacity.png", rows, x="declared", y="sessions", title=title)

@@ -62,7 +62,9 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
     """Return the expensive calls by the names of their arms."""
     completions = "/v1/completions"
     chat = "/v1/chat/completions"
-    # Drawn once: the honest are measured in this very process, which making noise would hold up.
+    # Drawn once: who presses shares the cores with whom he presses, and has better to do.
+    rare = "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9000), k=RARE_LETTERS)))
+    text = words(LONG_CHARACTERS // 6, 1)
     picture = base64.b64encode(random.Random(1).randbytes(1_200_000)).decode()
     request: Body = {"model": served.model, "prompt": "A list of things"}
 
@@ -109,8 +111,8 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         return {"name": f"greedy{number % 50}.html", "content": f"<table>{rows}</table>"}
 
     def tokenising(number: int) -> Body:
-        text = words(LONG_CHARACTERS // 6, number)[:LONG_CHARACTERS]
-        return {"model": served.model, "prompt": text, "return_token_strs": True}
+        prompt = turned(text, number)
+        return {"model": served.model, "prompt": prompt, "return_token_strs": True}
 
     def turns(number: int) -> Body:
         """Return a conversation whose turns cost far more than their letters."""
@@ -122,9 +124,7 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
 
     def letters(number: int) -> Body:
         """Return a text of letters that a vocabulary has no tokens for."""
-        source = random.Random(number)
-        text = "".join(chr(source.randrange(0x4E00, 0x9000)) for _ in range(RARE_LETTERS))
-        return {"model": served.model, "prompt": text}
+        return {"model": served.model, "prompt": turned(rare, number)}
 
     def few_tokenised(number: int) -> Body:
         return {"model": served.model, "prompt": f"A list of {number} things"}
@@ -161,6 +161,12 @@ def words(count: int, seed: int) -> str:
     """Return `count` random words of five letters."""
     source = random.Random(seed)
     return " ".join("".join(source.choices(string.ascii_lowercase, k=5)) for _ in range(count))
+
+
+def turned(text: str, number: int) -> str:
+    """Return the text from another letter on, and then its beginning."""
+    first = number % len(text)
+    return text[first:] + text[:first]
 
 
 async def press(call: Expensive, host: str, port: int, key: str) -> None:

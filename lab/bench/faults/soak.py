@@ -48,6 +48,9 @@ from tandem.specdec.presets import PRESETS
 QUICK_MINUTES = 1.5
 SAMPLES = 300
 """Of each figure in a run, at least 5 s apart and at most 60 in the quick one."""
+MEMORY_MINUTES = 10.0
+"""Shorter runs say nothing of memory: torch takes more with every new shape of a batch, and texts
+are remembered until there are `MEMORY_TOKENS`."""
 PAUSES = 2 * BLOCKS
 """In a run, in which nothing is asked."""
 SETTLE_S = 1.0
@@ -225,8 +228,7 @@ def run(report: Report, models: Models, minutes: float) -> None:
             trends[key] = trend_of(key[1], samples.times_s, values)
             rows.append(_row(key, values, trends[key]))
     report.add(f"{minutes:g} minutes of mixed traffic with faults, demo pair", COLUMNS, rows)
-    # A minute is too short for memory: torch takes more with every new shape of a batch.
-    figures = (*(BUSY_FIGURES[1:] if report.quick else BUSY_FIGURES), HELD)
+    figures = (*(BUSY_FIGURES[1:] if minutes < MEMORY_MINUTES else BUSY_FIGURES), HELD)
     for figure in figures:
         growing = sum(
             trend.grows for (_, trend_figure), trend in trends.items() if trend_figure == figure

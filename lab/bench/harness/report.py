@@ -30,7 +30,6 @@ FIELDS = (
     "tokens_per_s",
     "speedup_over_ar",
     "tpot_s",
-    "predicted_tpot_s",
     "ttft_s",
     "acceptance_rate",
     "target_passes_per_token",
@@ -88,8 +87,7 @@ class Table:
 @dataclass(slots=True)
 class Report:
     """One experiment's outcome. `notes` are sentences printed below the tables; `others_busy` is
-    the share of the cores that other processes took while it was measured; `drawing` what plots
-    need beside the rows."""
+    the share of the cores that other processes took while it was measured."""
 
     experiment: str
     seed: int
@@ -101,7 +99,6 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    drawing: dict[str, Any] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:

@@ -87,7 +87,7 @@ def _table(
         title="A cloud that drafts for itself, over the target alone",
         labels=labels,
         figures=FIGURES,
-        rows=tuple(PaperRow(row, (None,) * len(FIGURES), "not in the paper") for row in rows),
+        rows=tuple(PaperRow(row, (None,) * len(FIGURES)) for row in rows),
         basis=Basis.VIRTUAL_TIME,
         declared=f"{declared}. {_DECLARED}",
         compute=compute,

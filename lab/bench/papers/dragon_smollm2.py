@@ -10,11 +10,10 @@ from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.process_columns import none_of
-from lab.bench.papers.process_runs import NEEDS_REAL_PAIR, SMOLLM2
+from lab.bench.papers.process_runs import SMOLLM2
 from lab.bench.papers.testbed import Testbed
-from lab.bench.two_sided import dragon_latency, dragon_real, dragon_ttft, dragon_ttft_real
-from lab.bench.two_sided.dragon_latency import BASE_RTT_S, answer, ask_questions
-from lab.bench.two_sided.dragon_prediction import Times
+from lab.bench.two_sided import dragon_latency, dragon_real
+from lab.bench.two_sided.dragon_latency import BASE_RTT_S, Times, answer, ask_questions
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 STEP_S = 0.150
@@ -25,16 +24,15 @@ QUICK_TOKENS = 8
 QUESTIONS = 6
 QUICK_QUESTIONS = 2
 SYNCHRONOUS = "drdg-tw"
-LATENCY = ("ms a token", "by equation 7, ms", "virtual time, ms", "÷ equation 7")
+LATENCY = ("ms a token", "virtual time, ms")
 SAVED = ("saved over drdg-tw, %", "saved, virtual time, %")
 ACCEPTED = ("accepted of the device's, %", "accepted of the cloud's, %")
 FIGURES = (*SAVED, *LATENCY, *ACCEPTED)
 PRINTED_SAVED = 42.4
-FIRST_TOKEN = ("÷ dragon", "÷ device alone", "ms")
 
 
 def tables() -> tuple[PaperTable, ...]:
-    return (_latency_table(), _first_token_table())
+    return (_latency_table(),)
 
 
 def _latency_table() -> PaperTable:
@@ -52,7 +50,6 @@ def _latency_table() -> PaperTable:
                     PRINTED_SAVED if (name, added_s) == ("dragon", ADDED_S[-1]) else None,
                     *none_of(FIGURES[1:]),
                 ),
-                NEEDS_REAL_PAIR,
             )
             for added_s in ADDED_S
             for name in dragon_real.PRESETS
@@ -61,8 +58,7 @@ def _latency_table() -> PaperTable:
         declared="Retriever, decoder and aggregator of each side as processes, a core a side, over "
         "a TCP link emulator; SmolLM2-135M-Instruct at both sides, as the paper has one model at "
         f"both, paced to {STEP_S * 1e3:g} ms a step; the demo's documents and questions, {TOKENS} "
-        "tokens, no jitter. Equation 7, or the coin's recursion, has the acceptance that the "
-        "answers themselves report; virtual time has the same model and steps, but excerpts of "
+        "tokens, no jitter. Virtual time has the same model and steps, but excerpts of "
         "PEPs as documents and questions.",
         printed="The paper's 42.4 % is over its own testbed's steps at 300 ms.",
         compute=_latency,
@@ -88,9 +84,7 @@ def _latency(testbed: Testbed, labels: Labels) -> Figures:
         100 * (1 - row["tpot_s"] / synchronous["tpot_s"]),
         100 * (1 - virtual_s[name, added_s] / virtual_s[SYNCHRONOUS, added_s]),
         1e3 * row["tpot_s"],
-        1e3 * row["predicted_tpot_s"],
         1e3 * virtual_s[name, added_s],
-        row["tpot_s"] / row["predicted_tpot_s"],
         _percent(row["device_acceptance"]),
         _percent(row["cloud_acceptance"]),
     )
@@ -126,46 +120,3 @@ def _virtual_s(testbed: Testbed, models: Models) -> dict[tuple[str, float], floa
     for question in questions:
         question.close()
     return found
-
-
-def _first_token_table() -> PaperTable:
-    printed = {dragon_ttft_real.ONCE: 8.6, dragon_ttft_real.ONE_MODEL: 15.3}
-    names = (dragon_ttft_real.DEVICE_ONLY, "dragon", "dragon-coupled", *printed)
-    return PaperTable(
-        key="dragon-figure-7-smollm2",
-        paper="DRAGON",
-        place="Figure 7, section 7.3, by processes with SmolLM2",
-        title="Time to the first token by processes at 300 ms",
-        labels=("method",),
-        figures=FIRST_TOKEN,
-        rows=tuple(
-            PaperRow((name,), (printed.get(name), None, None), NEEDS_REAL_PAIR) for name in names
-        ),
-        basis=Basis.PROCESSES,
-        declared="As `tandem bench dragon-ttft --real` with SmolLM2-135M-Instruct at both sides: "
-        "paced to the declared hardware of Figure 7, the demo's documents and questions. "
-        "`drcg-text` and `drcg-kv` are asked once, before the device knows their documents; keys "
-        "and values travel at 100 Mbit/s.",
-        printed="The paper's ratios are means over added latencies; the keys and values of its "
-        "1.3B model are 114 MB, SmolLM2's a twentieth of that.",
-        compute=_first_token,
-    )
-
-
-def _first_token(testbed: Testbed, labels: Labels) -> Figures:
-    models = _models()
-    if models is None:
-        return none_of(FIRST_TOKEN)
-    rows = testbed.once("dragon first tokens", lambda: _first_token_rows(testbed, models))
-    found = {row["preset"]: row for row in rows if row["added_s"] == ADDED_S[-1]}
-    row = found[str(labels[0])]
-    return (
-        row["ttft_s"] / found["dragon"]["ttft_s"],
-        row["over_device_only"],
-        1e3 * row["ttft_s"],
-    )
-
-
-def _first_token_rows(testbed: Testbed, models: Models) -> list[Row]:
-    """Return the rows of real processes that are paced as those of `bench dragon-ttft --real`."""
-    return dragon_ttft.measure_by_processes(models, testbed.seed)

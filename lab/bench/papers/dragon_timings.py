@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from lab.bench.harness.report import Row
 from lab.bench.harness.texts import PEPS
-from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
+from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.testbed import Testbed
-from lab.bench.two_sided import dragon_latency, dragon_ttft_real, scheduler
-from lab.bench.two_sided.dragon_latency import BASE_RTT_S, PACINGS, Pacing, answer, ask_questions
-from lab.bench.two_sided.dragon_prediction import Times
+from lab.bench.two_sided import dragon_latency, dragon_ttft, scheduler
+from lab.bench.two_sided.dragon_latency import (
+    BASE_RTT_S,
+    PACINGS,
+    Pacing,
+    Times,
+    answer,
+    ask_questions,
+)
 from lab.bench.two_sided.dragon_probs import Question
 from lab.bench.two_sided.scheduler_replay import Record
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
@@ -34,19 +39,18 @@ def latency_table() -> PaperTable:
         rows=(
             PaperRow(("drdg-sw", HARDWARE), (49.5, None)),
             PaperRow(("drdg-tw", HARDWARE), (42.4, None)),
-            PaperRow((DEVICE_ONLY, HARDWARE), (None, None), "the paper has the mean alone"),
+            PaperRow((DEVICE_ONLY, HARDWARE), (None, None)),
             *(
-                PaperRow((name, EVEN_STEPS), (None, None), "not in the paper")
+                PaperRow((name, EVEN_STEPS), (None, None))
                 for name in ("drdg-sw", "drdg-tw", DEVICE_ONLY)
             ),
         ),
         basis=Basis.VIRTUAL_TIME,
-        declared="As `tandem bench dragon-latency`: 24 tokens, two documents a side, the demo "
+        declared="12 questions, 24 tokens, two documents a side, the demo "
         "pair's distributions, declared steps (those of the first rows after the paper's "
         "OPT-1.3B). `crcg-device` is the device alone, with its own documents.",
         printed="`drdg-sw` sends its tokens once at the end without distributions here; what the "
-        "paper saved over it was the transfer of all its distributions, which a table below has. "
-        "The means over added latencies are in the next one.",
+        "paper saved over it was the transfer of all its distributions.",
         compute=_saved,
     )
 
@@ -71,11 +75,9 @@ def overhead_table() -> PaperTable:
         labels=("method", "steps"),
         figures=("longer, %", "without any added, %", "at 300 ms, %"),
         rows=(
-            PaperRow(
-                ("dragon", HARDWARE), (15.6, None, None), "15.6 with one of its models, else 20.3"
-            ),
+            PaperRow(("dragon", HARDWARE), (15.6, None, None)),
             *(
-                PaperRow((name, steps), (None,) * 3, "not in the paper")
+                PaperRow((name, steps), (None,) * 3)
                 for steps in (HARDWARE, EVEN_STEPS)
                 for name in METHODS
                 if (name, steps) != ("dragon", HARDWARE)
@@ -85,7 +87,7 @@ def overhead_table() -> PaperTable:
         declared=f"As the table before, with {len(dragon_latency.ADDED_S)} added latencies of 0 to "
         "300 ms (quick: the first and the last). Whole answers by their tokens, over the same of "
         f"`{DEVICE_ONLY}`, at each latency.",
-        printed="The paper does not say which of its two models has which mean.",
+        printed="15.6 with one of its models, 20.3 with the other; it does not say which.",
         compute=_overhead,
     )
 
@@ -125,14 +127,6 @@ def latency_questions(testbed: Testbed) -> list[Question]:
     return testbed.once("latency questions", asked)
 
 
-def cloud_answer(testbed: Testbed, question: Question, number: int) -> tuple[int, ...]:
-    """Return the tokens that the cloud alone answers to a question; `number` is added to the
-    seed."""
-    times = Times(PACINGS[0].device_s, PACINGS[0].cloud_s, BASE_RTT_S)
-    alone = AGGREGATION_PRESETS["crcg-cloud"]
-    return answer(alone, question, times, 0.0, testbed.seed + number).token_ids
-
-
 def pacing_of(steps: str) -> Pacing:
     return next(one for one in PACINGS if one.name == steps)
 
@@ -148,17 +142,13 @@ def first_token_table() -> PaperTable:
         rows=(
             PaperRow(("drcg-text",), (8.6, None)),
             PaperRow(("drcg-kv",), (15.3, None)),
-            PaperRow((DEVICE_ONLY,), (None, None), "“negligible overhead” over it"),
-            PaperRow(
-                (dragon_ttft_real.DEVICE_ONLY,),
-                (None, None),
-                "one sequence a document, all at hand",
-            ),
-            PaperRow(("drcg-text, separate",), (None, None), "not the paper's form"),
-            PaperRow(("drcg-kv, separate",), (None, None), "not the paper's form"),
+            PaperRow((DEVICE_ONLY,), (None, None)),
+            PaperRow((dragon_ttft.DEVICE_ONLY,), (None, None)),
+            PaperRow(("drcg-text, separate",), (None, None)),
+            PaperRow(("drcg-kv, separate",), (None, None)),
         ),
         basis=Basis.VIRTUAL_TIME,
-        declared="`tandem bench dragon-ttft`: hardware declared after the paper's testbed, 114 "
+        declared="Hardware declared after the paper's testbed, 114 "
         "MB of keys and values at 100 Mbit/s, prompts of 32 tokens. `crcg` and `drcg` join their "
         "documents in one sequence, in which only the keys and values at its beginning can be used "
         "again; all others are computed.",
@@ -170,8 +160,10 @@ def first_token_table() -> PaperTable:
 
 
 def _first_tokens(testbed: Testbed, labels: Labels) -> Figures:
-    rows = testbed.experiment("lab.bench.two_sided.dragon_ttft", peps=PEPS)
-    at = {(row["preset"], row["added_s"]): row["ttft_s"] for row in rows}
+    at = testbed.once(
+        "first tokens",
+        lambda: dragon_ttft.first_tokens(testbed.models, testbed.seed, testbed.quick),
+    )
     added = sorted({added_s for _, added_s in at})
     return tuple(
         fmean(at[str(labels[0]), one] / at[method, one] for one in added)
@@ -186,35 +178,29 @@ def strategies_table() -> PaperTable:
         place="Figure 8, section 7.4",
         title="Seconds for 100 tokens by where is aggregated",
         labels=("steps", "added, s"),
-        figures=("dragon", "device", "cloud", "random", "by eq. 5"),
+        figures=("dragon", "device", "cloud", "random"),
         rows=tuple(
-            PaperRow((pacing, added_s), (None,) * 5, "plotted only")
+            PaperRow((pacing, added_s), (None,) * 4)
             for pacing in (HARDWARE, EVEN_STEPS)
             for added_s in ADDED_S
         ),
         basis=Basis.VIRTUAL_TIME,
-        declared="As `tandem bench scheduler`: acceptance recorded along answers of the demo pair "
-        "and replayed, declared steps, added latency that varies as a sine; means over which "
-        "side's documents are relevant. By eq. 5: the scheduler takes the expected acceptance of "
-        "drafts, as section 5.2 has it, not the outcomes. How much steps vary is measured while "
-        "recording, so its seconds differ by a few percent from run to run.",
+        declared="Acceptance recorded along answers of the demo pair and replayed, declared steps, "
+        "added latency that varies as a sine; means over which side's documents are relevant.",
         compute=_totals,
-        plots=(
-            Plot("added, s", "dragon", False, "s for 100 tokens", ("device", "cloud", "random")),
-        ),
     )
 
 
 def _totals(testbed: Testbed, labels: Labels) -> Figures:
     steps = str(labels[0])
     added_s = float(labels[1])
-    records = scheduler_records(testbed)
-    rows: list[Row] = []
-    for relevant_side, recorded in records.items():
-        cell = scheduler.Cell(pacing_of(steps), relevant_side, added_s)
-        rows += scheduler.compared(cell, recorded, testbed.seed)
-    names = ("dragon", *scheduler.FIXED, scheduler.EXPECTING)
-    return tuple(fmean(row["total_s"] for row in rows if row["preset"] == name) for name in names)
+    totals = [
+        scheduler.seconds_by_strategy(
+            scheduler.Cell(pacing_of(steps), relevant_side, added_s), recorded, testbed.seed
+        )
+        for relevant_side, recorded in scheduler_records(testbed).items()
+    ]
+    return tuple(fmean(one[name] for one in totals) for name in ("dragon", *scheduler.FIXED))
 
 
 def scheduler_records(testbed: Testbed) -> dict[str, list[Record]]:

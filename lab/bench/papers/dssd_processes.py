@@ -16,7 +16,6 @@ from lab.bench.papers.dssd_tables import (
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.process_columns import COLUMNS, columns_of, none_of
 from lab.bench.papers.process_runs import (
-    NEEDS_REAL_PAIR,
     ProcessRun,
     Questions,
     RunResult,
@@ -78,8 +77,7 @@ def _rows() -> tuple[PaperRow, ...]:
         for method, figure in zip(METHODS, line, strict=True)
     }
     return tuple(
-        PaperRow(labels, (figure, None, *none_of(COLUMNS)), NEEDS_REAL_PAIR)
-        for labels, figure in printed.items()
+        PaperRow(labels, (figure, None, *none_of(COLUMNS))) for labels, figure in printed.items()
     )
 
 

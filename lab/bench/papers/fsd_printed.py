@@ -21,13 +21,6 @@ PRICES = {
     ("Groq", "llama3-8b-8192/llama3-70b-8192"): ((0.05, 0.08), (0.59, 0.79), 454.0, 286.0, 217.0),
     ("OpenRouter", "Qwen-2-VL-7B/Qwen-2-VL-72B"): ((0.2, 0.2), (0.7, 0.7), 420.0, 390.0, 210.0),
 }
-# Model -> exits, millions of parameters, their share, context, GPU hours.
-EXIT_TRAINING = {
-    "lmsys/Vicuna-7B-v1.3": (31.0, 101.0, 1.48, 1600.0, 117.0),
-    "lmsys/Vicuna-13B-v1.3": (39.0, 158.0, 1.20, 800.0, 122.0),
-    "meta-llama/Llama-2-7B-hf": (31.0, 101.0, 1.48, 1600.0, 119.0),
-    "Qwen/Qwen2-VL-7B-Instruct": (27.0, 88.0, 1.02, 1600.0, 136.0),
-}
 TABLE_5 = {
     ("Vicuna-68m/Vicuna-7B", "Jetson"): HardwareTimes(334, 497, 95),
     ("Vicuna-68m/Vicuna-7B", "RTX"): HardwareTimes(102, 442, 42),
@@ -38,80 +31,52 @@ TABLE_5 = {
 }
 ROBOT = HardwareTimes(288, 620, 120)
 """Table 8a, as a column of Table 5."""
-# Column of Table 5 -> c, GB of GPU memory, threads of early exits; last, Table 8a.
-SYSTEM = {
-    ("Vicuna-68m/Vicuna-7B", "Jetson"): (0.17, 1.7, 15.0),
-    ("Vicuna-68m/Vicuna-7B", "RTX"): (0.06, 3.2, 30.0),
-    ("Vicuna-160m/Vicuna-13B", "Jetson"): (0.65, 3.5, 7.0),
-    ("Vicuna-160m/Vicuna-13B", "RTX"): (0.22, 8.9, 15.0),
-    ("Vicuna-68m/Llama2-7B", "Jetson"): (0.14, 1.7, 15.0),
-    ("Vicuna-68m/Llama2-7B", "RTX"): (0.05, 3.2, 30.0),
-    ("Qwen2-VL-2B/Qwen2-VL-7B", "robot"): (0.11, 12.4, 6.0),
-}
 _Line = tuple[float, ...]
-# Task -> AR → SD, SD → FSD, τ, r in %, average exit; each over the columns of Table 5.
-TABLE_6: dict[str, tuple[_Line, _Line, _Line, _Line, _Line]] = {
+# Task -> AR → SD, SD → FSD, τ and r in %; each over the columns of Table 5.
+TABLE_6: dict[str, tuple[_Line, _Line, _Line, _Line]] = {
     "MT-bench": (
         (0.70, 1.30, 0.42, 0.97, 1.34, 2.01),
         (1.04, 1.04, 1.05, 1.09, 1.07, 1.02),
         (2.30, 2.01, 2.28, 2.98, 4.12, 3.48),
         (60.92, 20.07, 62.49, 16.40, 36.73, 13.38),
-        (8, 13, 9, 15, 9, 11),
     ),
     "HumanEval": (
         (0.79, 1.42, 0.47, 0.85, 1.53, 2.09),
         (1.04, 1.03, 1.06, 1.15, 1.22, 1.07),
         (2.04, 2.66, 2.14, 2.04, 4.16, 3.83),
         (64.73, 15.79, 57.64, 25.16, 17.6, 1.75),
-        (7, 16, 8, 14, 4, 3),
     ),
     "GSM8K": (
         (0.63, 1.11, 0.40, 0.77, 1.15, 1.69),
         (1.04, 1.08, 1.06, 1.13, 1.07, 1.06),
         (2.08, 1.96, 2.23, 2.29, 3.48, 3.29),
         (61.21, 12.40, 58.04, 18.37, 41.87, 9.55),
-        (8, 13, 9, 14, 7, 10),
     ),
     "Alpaca": (
         (0.63, 1.06, 0.42, 0.74, 1.42, 1.99),
         (1.04, 1.07, 1.05, 1.12, 1.10, 1.18),
         (2.09, 1.96, 2.32, 2.36, 4.29, 3.62),
         (64.60, 19.29, 60.94, 25.45, 36.60, 4.28),
-        (8, 14, 8, 14, 9, 2),
     ),
     "CNN/DM": (
         (0.72, 1.20, 0.38, 0.73, 1.41, 1.91),
         (1.03, 1.07, 1.03, 1.07, 1.07, 1.04),
         (2.32, 1.95, 2.08, 2.10, 4.32, 3.43),
         (70.70, 29.40, 69.92, 38.09, 47.13, 13.97),
-        (10, 15, 8, 16, 14, 13),
     ),
     "NQ": (
         (0.65, 1.10, 0.46, 0.82, 1.26, 1.93),
         (1.02, 1.06, 1.04, 1.12, 1.05, 1.01),
         (2.08, 2.05, 2.44, 2.62, 3.83, 3.62),
         (71.50, 22.59, 63.25, 30.25, 57.11, 14.88),
-        (8, 14, 8, 15, 13, 14),
     ),
 }
-# AR → SD, SD → FSD, τ, r and exit of the averages, by column of Table 5.
+# AR → SD, SD → FSD, τ and r of the averages, by column of Table 5.
 TABLE_6_AVERAGES = {
-    ("Vicuna-68m/Vicuna-7B", "Jetson"): (0.69, 1.04, 2.15, 65.61, 8),
-    ("Vicuna-68m/Vicuna-7B", "RTX"): (1.20, 1.06, 2.10, 19.59, 14),
-    ("Vicuna-160m/Vicuna-13B", "Jetson"): (0.42, 1.05, 2.25, 62.05, 8),
-    ("Vicuna-160m/Vicuna-13B", "RTX"): (0.94, 1.10, 2.40, 27.95, 14),
-    ("Vicuna-68m/Llama2-7B", "Jetson"): (1.35, 1.11, 4.03, 39.94, 9),
-    ("Vicuna-68m/Llama2-7B", "RTX"): (1.94, 1.06, 3.54, 9.63, 9),
-}
-# Batch size -> ms of the server and of the client; at 64 the client has too little memory.
-TABLE_9: dict[int, tuple[float | None, float | None]] = {
-    1: (17.94, 7.76),
-    2: (21.75, 8.02),
-    3: (24.35, 7.57),
-    4: (24.63, 7.87),
-    8: (30.73, 8.97),
-    12: (44.52, 9.71),
-    16: (45.79, 10.63),
-    32: (96.94, 14.49),
-    64: (258.79, None),
+    ("Vicuna-68m/Vicuna-7B", "Jetson"): (0.69, 1.04, 2.15, 65.61),
+    ("Vicuna-68m/Vicuna-7B", "RTX"): (1.20, 1.06, 2.10, 19.59),
+    ("Vicuna-160m/Vicuna-13B", "Jetson"): (0.42, 1.05, 2.25, 62.05),
+    ("Vicuna-160m/Vicuna-13B", "RTX"): (0.94, 1.10, 2.40, 27.95),
+    ("Vicuna-68m/Llama2-7B", "Jetson"): (1.35, 1.11, 4.03, 39.94),
+    ("Vicuna-68m/Llama2-7B", "RTX"): (1.94, 1.06, 3.54, 9.63),
 }

@@ -62,7 +62,7 @@ def tables() -> tuple[PaperTable, ...]:
 def _printed(line: tuple[float, ...]) -> Figures:
     """Return the printed averages of a client, with a None after each for our figure in virtual
     time."""
-    faster, gain, _, missed, _ = line
+    faster, gain, _, missed = line
     return faster, None, gain, None, missed, None
 
 

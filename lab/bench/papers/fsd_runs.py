@@ -1,23 +1,15 @@
-"""FSD's queues and exits in virtual time, and steps of a batch on this machine."""
+"""FSD's queues and exits in virtual time."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
-
-import numpy as np
 
 from lab.analysis.cost_models import expected_tokens_per_round
 from lab.bench.papers.fsd_printed import TABLE_5, HardwareTimes
 from lab.bench.papers.paper_table import Figures, Labels
 from lab.bench.papers.testbed import Testbed
-from lab.bench.speculation.methods_grid import Question
-from lab.machine import pinned, usable_cores
 from lab.simulation.answer_figures import answers_figures, cache_miss_rate
-from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.torch.loading import load_engine
 from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, simulate_answer, verified_acceptance
@@ -37,35 +29,27 @@ NARROW_MBPS = 0.01
 WIDE_MBPS = 100.0
 QUEUES_CLIENT, EXITS_CLIENT = (("Vicuna-68m/Vicuna-7B", client) for client in ("Jetson", "RTX"))
 """Whose times Table 7 and Figure 4a are computed with, as columns of Table 5."""
-CONTEXT_TOKENS = 64
-PASSES = 40
-QUICK_PASSES = 12
 
 
 def averages_by_demo_pair(testbed: Testbed, labels: Labels) -> Figures:
-    return speeds(testbed, conditions_of((str(labels[0]), str(labels[1]))), None)
-
-
-def conditions_of(column: tuple[str, str]) -> Conditions:
-    """Return the conditions of a column of Table 5: its hardware, on a wide link."""
-    return _conditions(TABLE_5[column], WIDE_MBPS)
-
-
-def speeds(
-    testbed: Testbed, conditions: Conditions, questions: Sequence[Question] | None
-) -> Figures:
-    """Return AR → SD, SD → FSD, τ and the miss rate in percent, on `questions` or, where it is
-    None, on the held-out prompts. FSD's figures are None for a target without exits."""
-    plain = testbed.answers(PRESETS["dssd"].with_draft_length(DRAFT_LENGTH), conditions, questions)
+    """Return AR → SD, SD → FSD, τ and the miss rate in percent on the held-out prompts; FSD's are
+    None for a target without exits."""
+    conditions = conditions_of((str(labels[0]), str(labels[1])))
+    plain = testbed.answers(PRESETS["dssd"].with_draft_length(DRAFT_LENGTH), conditions)
     plain_s = float(answers_figures(plain)["tpot_s"])
     faster = conditions.times.verify_first_s / plain_s
     tokens = expected_tokens_per_round(verified_acceptance(plain) or 0.0, DRAFT_LENGTH)
     if not (exits := len(testbed.pair.exit_distributions)):
         return faster, None, tokens, None
-    fast = testbed.answers(_with_exits(exits), conditions, questions)
+    fast = testbed.answers(_with_exits(exits), conditions)
     miss_rate = cache_miss_rate(fast)
     missed = None if miss_rate is None else 100 * miss_rate
     return faster, plain_s / float(answers_figures(fast)["tpot_s"]), tokens, missed
+
+
+def conditions_of(column: tuple[str, str]) -> Conditions:
+    """Return the conditions of a column of Table 5: its hardware, on a wide link."""
+    return _conditions(TABLE_5[column], WIDE_MBPS)
 
 
 def by_queue_order(testbed: Testbed, labels: Labels) -> Figures:
@@ -96,37 +80,6 @@ def by_exits_and_workers(testbed: Testbed, labels: Labels) -> Figures:
     fast = replace(_with_exits(exits), predraft_workers=workers)
     fast_s, miss_rate = _run(testbed, fast, conditions)
     return plain_s / fast_s, miss_rate
-
-
-def batch_latency(testbed: Testbed, labels: Labels) -> Figures:
-    """Return the milliseconds of a step over a batch: of the target, and of the draft model."""
-    batch = int(float(labels[0]))
-    passes = QUICK_PASSES if testbed.quick else PASSES
-    with pinned(usable_cores()[0]):
-        return tuple(
-            1e3 * _step_s(load_engine(name), batch, passes, testbed.seed)
-            for name in (testbed.models.target, testbed.models.draft)
-        )
-
-
-def _step_s(engine: Engine, batch: int, passes: int, seed: int) -> float:
-    """Return the lower quartile of the seconds of a step over a batch: other processes make a pass
-    longer, never shorter."""
-    source = np.random.default_rng(seed)
-    fed = tuple(source.integers(0, engine.vocabulary_size, CONTEXT_TOKENS).tolist())
-    sessions = [engine.open(CONTEXT_TOKENS + 1) for _ in range(batch)]
-    for session in sessions:
-        engine.forward([ForwardRequest(session, fed, 0)])
-    took_s = []
-    for _ in range(passes + 1):
-        started_s = time.perf_counter()
-        engine.forward([ForwardRequest(session, fed[:1], 1) for session in sessions])
-        took_s.append(time.perf_counter() - started_s)
-        for session in sessions:
-            session.rollback(CONTEXT_TOKENS)
-    for session in sessions:
-        session.close()
-    return sorted(took_s[1:])[passes // 4]
 
 
 def _conditions(times: HardwareTimes, mbps: float) -> Conditions:

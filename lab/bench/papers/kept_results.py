@@ -1,96 +1,100 @@
-"""Our figures of each row, kept in a file, so that a report that was interrupted goes on.
+"""Our figures of rows that take longer than a moment, kept with the code that they are of.
 
-A figure is used again only for the same row, seed, size, models and commit; in the report that is
-kept with the documentation, whatever the commit, which stands beside it. Invariant: the file is
-replaced as a whole, never written in part."""
+Formulas are not kept: they are computed whenever they are shown. Invariants: a row is of a commit,
+never of a tree with changes; the file is replaced as a whole, never written in part."""
 
 from __future__ import annotations
 
 import datetime
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from lab.bench.harness.suite import ROOT
-from lab.bench.papers.paper_table import Figures, PaperRow, PaperTable
-from lab.bench.papers.testbed import Testbed
+from lab.bench.harness.results import RESULTS, code_of
+from lab.bench.papers.paper_table import Figures, Labels, PaperRow, PaperTable
+from lab.machine import CHANGED, Machine
 from tandem.core.errors import TandemError
+
+KEPT = RESULTS / "papers.json"
 
 
 class UnreadableResults(TandemError):
-    """The file beside the report is not one of ours."""
+    """The file of rows is not one of ours."""
+
+
+class ChangedTree(TandemError):
+    """A row of a tree with changes could not be made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
-    """Our figures of one row, and what they took."""
+    """Our figures of one row. `code`: the hash of all modules that it was computed by."""
 
-    arguments: dict[str, Any]
+    table: str
+    row: Labels
     figures: Figures
+    code: str
+    commit: str
+    date: str
+    seed: int
     machine: str
     took_s: float
-    load: float
-    """The machine's one-minute average when the row was begun."""
-    others_busy: float | None = None
+    others_busy: float | None
     """The share of the cores that other processes took while it was computed."""
-    date: str = ""
-    """When it was computed, as 2026-01-31."""
-
-    @property
-    def commit(self) -> str:
-        return str(self.arguments["commit"])
-
-    @property
-    def empty(self) -> bool:
-        """True if there is nothing in it, because something that it needs was not there."""
-        return all(figure is None for figure in self.figures)
 
 
 class KeptResults:
-    """A file `results.json`; raises UnreadableResults for one that something else wrote.
-    `any_commit`: rows of earlier commits count too, each row's latest."""
+    """The rows of a file; raises UnreadableResults for one that something else wrote."""
 
-    def __init__(self, path: Path, commit: str, any_commit: bool = False) -> None:
+    def __init__(self, path: Path = KEPT) -> None:
         self._path = path
-        self._commit = commit
-        self._any_commit = any_commit
-        self._rows = {self._key(kept.arguments): kept for kept in _read(path)}
+        self._rows = {_key(kept.table, kept.row): kept for kept in _read(path)}
 
-    def get(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> KeptRow | None:
-        return self._rows.get(self._key(self._arguments(testbed, table, row)))
+    def get(self, table: PaperTable, row: PaperRow) -> KeptRow | None:
+        return self._rows.get(_key(table.key, row.labels))
 
-    def needed(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> bool:
-        """Return whether a row has to be computed: it is not kept, or was computed without what it
-        needs."""
-        kept = self.get(testbed, table, row)
-        return kept is None or kept.empty
-
-    def forget(self, tables: Iterable[PaperTable]) -> None:
-        """Remove the rows of these tables, whatever their arguments."""
-        keys = {table.key for table in tables}
-        self._rows = {
-            name: kept for name, kept in self._rows.items() if kept.arguments["table"] not in keys
-        }
+    def current(self, table: PaperTable, row: PaperRow) -> bool:
+        """Return whether the row is there, and was made by the code that is here."""
+        kept = self.get(table, row)
+        return kept is not None and kept.code == code_of(table.module)
 
     def keep(
         self,
-        testbed: Testbed,
         table: PaperTable,
         row: PaperRow,
         figures: Figures,
-        machine: str,
+        *,
+        seed: int,
+        machine: Machine,
         took_s: float,
-        load: float,
         others_busy: float | None = None,
-    ) -> KeptRow:
-        """Add a row, and replace the file, which has a line for each row."""
-        arguments = self._arguments(testbed, table, row)
-        date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        kept = KeptRow(arguments, figures, machine, took_s, load, others_busy, date)
-        self._rows[self._key(arguments)] = kept
+    ) -> None:
+        """Add a row, and replace the file, which has a line for each row. Raises ChangedTree."""
+        refuse_changes(machine)
+        kept = KeptRow(
+            table=table.key,
+            row=row.labels,
+            figures=figures,
+            code=code_of(table.module),
+            commit=machine.commit,
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            seed=seed,
+            machine=f"{machine.processor}, {machine.cores} cores",
+            took_s=round(took_s, 2),
+            others_busy=None if others_busy is None else round(others_busy, 2),
+        )
+        self._rows[_key(table.key, row.labels)] = kept
+        self._write()
+
+    def forget_others(self, tables: Sequence[PaperTable]) -> None:
+        """Remove rows that none of these tables has."""
+        there = {_key(table.key, row.labels) for table in tables for row in table.rows}
+        self._rows = {key: kept for key, kept in self._rows.items() if key in there}
+        self._write()
+
+    def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         written = self._path.with_suffix(".part")
         rows = ",\n".join(
@@ -98,36 +102,16 @@ class KeptResults:
         )
         written.write_text(f'{{"rows": [\n{rows}\n]}}\n', encoding="utf-8")
         os.replace(written, self._path)
-        return kept
-
-    def _key(self, arguments: dict[str, Any]) -> str:
-        # What was computed with a folder of tasks stays when a later run is given none.
-        left_out = {"commit", "tasks", "prices"} if self._any_commit else set()
-        named = {name: value for name, value in arguments.items() if name not in left_out}
-        return json.dumps(named, sort_keys=True)
-
-    def _arguments(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> dict[str, Any]:
-        """Return the arguments that the row depends on."""
-        tasks = testbed.tasks if "tasks" in table.needs else None
-        prices = testbed.prices if "prices" in table.needs else None
-        return {
-            "table": table.key,
-            "row": list(row.labels),
-            "figures": list(table.figures),
-            "seed": testbed.seed,
-            "quick": testbed.quick,
-            "draft": _place(testbed.models.draft),
-            "target": _place(testbed.models.target),
-            "tasks": None if tasks is None else tasks.resolve().name,
-            "prices": None if prices is None else list(prices),
-            "commit": self._commit,
-        }
 
 
-def _place(model: str) -> str:
-    """Return where a model is, relative to the repository's folder if it is in there."""
-    path = Path(model)
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else model
+def refuse_changes(machine: Machine) -> None:
+    """Raise ChangedTree if the tree has changes beside what is made of rows."""
+    if CHANGED in machine.commit:
+        raise ChangedTree("the tree has changes; commit them before rows are kept")
+
+
+def _key(table: str, labels: tuple[object, ...]) -> str:
+    return json.dumps([table, *labels])
 
 
 def _read(path: Path) -> Iterator[KeptRow]:
@@ -135,14 +119,7 @@ def _read(path: Path) -> Iterator[KeptRow]:
         return
     try:
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-            yield KeptRow(
-                row["arguments"],
-                tuple(row["figures"]),
-                row["machine"],
-                row["took_s"],
-                row.get("load", 0.0),
-                row.get("others_busy"),
-                row.get("date", ""),
-            )
+            lists = {name: tuple(row[name]) for name in ("row", "figures")}
+            yield KeptRow(**(row | lists))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnreadableResults(f"{path}: {error!r}; remove it to start again") from None

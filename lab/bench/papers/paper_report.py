@@ -1,20 +1,18 @@
-"""`bench papers`: every table and figure of the five papers that has numbers, ours beside theirs.
+"""`bench papers`: tables and figures of the five papers that have numbers, ours beside theirs.
 
-Writes `index.html`, `report.md`, plots and `results.json` into a folder. Rows that are already
-there, made with the same arguments at the same commit, are taken as they are; so a run that was
-interrupted goes on where it stopped. With `--report` it writes the pages of the documentation
-instead, beside which rows are kept for good, each with the commit that it was computed at.
+It computes the chosen tables and prints them. With `--pages` it computes what is missing, or was
+made by other code, keeps these rows in `lab/results`, and writes the documentation's pages from
+formulas and kept rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from lab.bench.harness.report import Report, Row, Table, duration_words, make_row, progress
+from lab.bench.harness.report import Report, Row, Table, counted, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.papers import (
     cloud_drafts,
@@ -25,30 +23,21 @@ from lab.bench.papers import (
     fsd_processes,
     fsd_tables,
     picospec_tables,
-    picospec_verification,
     process_cell,
-    reweigh_cost,
-    reweigh_gain,
-    task_tables,
     tslt_figures,
-    tslt_processes,
 )
-from lab.bench.papers.kept_results import KeptResults, KeptRow
-from lab.bench.papers.paper_table import PaperRow, PaperTable
-from lab.bench.papers.report_pages import Filled, write_pages
-from lab.bench.papers.report_site import INDEX, MEASURED, SiteTable, write_site
-from lab.bench.papers.testbed import Prices, Testbed
+from lab.bench.papers.kept_results import KeptResults, refuse_changes
+from lab.bench.papers.pages import INDEX, fill, write_pages
+from lab.bench.papers.paper_table import Basis, Figures, PaperRow, PaperTable
+from lab.bench.papers.testbed import Testbed
 from lab.machine import OthersMeter, this_machine
 from tandem.core.errors import InvalidArgument
 
-RESULTS = "results.json"
-FOLDER = Path("report")
 PAPERS = (
-    *(dssd_tables, dssd_processes, picospec_tables, picospec_verification, process_cell),
-    *(fsd_tables, fsd_processes, task_tables, tslt_figures, tslt_processes),
-    *(dragon_figures, dragon_smollm2, reweigh_gain, reweigh_cost),
-    cloud_drafts,
+    *(dssd_tables, dssd_processes, picospec_tables, process_cell, fsd_tables, fsd_processes),
+    *(tslt_figures, dragon_figures, dragon_smollm2, cloud_drafts),
 )
+MEASURED = "measured"
 
 
 def all_tables() -> tuple[PaperTable, ...]:
@@ -61,42 +50,64 @@ def all_tables() -> tuple[PaperTable, ...]:
 def run(
     report: Report,
     models: Models,
-    folder: Path | None = None,
+    pages: Path | None = None,
     only: Sequence[str] = (),
-    fresh: bool = False,
-    tasks: Path | None = None,
-    prices: Prices | None = None,
-    site: Path | None = None,
     part: str | None = None,
+    fresh: bool = False,
+    stale: bool = False,
+    tasks: Path | None = None,
 ) -> None:
-    """Compute what is not kept yet, then write the pages into `folder`.
+    """Compute and print the chosen tables, or with `pages` write pages into that folder.
 
-    `only`: keys of tables, in which `*` matches anything; `fresh`: compute all of them again;
-    `tasks`: a folder with texts of tasks; `prices`: those of a further pair; `part`: one of PARTS.
-    `site`: instead of the page, write those of the documentation into this folder, with all that is
-    kept there, whatever its commit. Raises InvalidArgument for a key that no table has.
-    """
-    tables, folder = chosen_tables(only, part), site or folder or FOLDER
-    testbed = Testbed(models, report.seed, report.quick, tasks, prices)
-    kept = KeptResults(folder / RESULTS, report.machine.commit, any_commit=site is not None)
-    if fresh:
-        kept.forget(tables)
-    filled = list(_fill(tables, testbed, kept))
-    if site is not None:
-        write_site(site, [SiteTable(table, _whole(table, testbed, kept)) for table in all_tables()])
-        report.notes.append(f"{site / INDEX} has the report.")
-    else:
-        write_pages(folder, filled, report, testbed)
-        report.notes.append(
-            f"{folder / 'index.html'} has the report, {folder / 'report.md'} its text."
-        )
-    for entry in filled:
-        rows = list(_rows(entry, report.seed))
-        report.rows += rows
-        report.tables.append(_table(entry, rows))
-        if entry.table.goal is not None:
-            figures = entry.table.filled([one.figures for one in entry.ours])
-            report.goals.append(entry.table.goal(figures))
+    `only`: keys of tables, in which `*` matches anything; `part`: MEASURED, or all others;
+    `tasks`: a folder with texts that this repository does not have. With `pages`, `fresh`: compute
+    all of the chosen rows again; `stale`: compute none. Raises InvalidArgument for a key that no
+    table has, and ChangedTree for rows of a tree with changes."""
+    tables = chosen_tables(only, part)
+    testbed = Testbed(models, report.seed, report.quick, tasks)
+    if pages is None:
+        for table in tables:
+            progress(table.key)
+            ours = [table.ours(testbed, row) for row in table.rows]
+            rows = list(_rows(table, ours, report.seed))
+            report.rows += rows
+            report.tables.append(Table(f"{table.key}: {table.title}", _columns(table), rows))
+        return
+    kept = KeptResults()
+    if not stale:
+        compute(tables, testbed, kept, fresh)
+    kept.forget_others(all_tables())
+    write_pages(pages, [fill(table, kept, testbed) for table in all_tables()])
+    report.notes.append(f"{pages / INDEX} has the report.")
+
+
+def compute(
+    tables: Sequence[PaperTable], testbed: Testbed, kept: KeptResults, fresh: bool = False
+) -> None:
+    """Compute and keep the rows that are not there, or were made by other code; with `fresh` all.
+    Raises ChangedTree."""
+    wanted = [
+        (table, row)
+        for table in tables
+        for row in table.rows
+        if table.formula is None and (fresh or not kept.current(table, row))
+    ]
+    for table, row in counted(wanted, lambda one: one[0].key):
+        machine, others = this_machine(), OthersMeter()
+        refuse_changes(machine)
+        began_s = time.perf_counter()
+        figures = table.ours(testbed, row)
+        took_s = time.perf_counter() - began_s
+        if any(figure is not None for figure in figures):
+            kept.keep(
+                table,
+                row,
+                figures,
+                seed=testbed.seed,
+                machine=machine,
+                took_s=took_s,
+                others_busy=others.share(),
+            )
 
 
 def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTable, ...]:
@@ -111,74 +122,27 @@ def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTa
         table
         for table in tables
         if (not only or any(fnmatchcase(table.key, key) for key in only))
-        and (part is None or table.basis.needs_quiet == (part == MEASURED))
+        and (part is None or (table.basis is Basis.PROCESSES) == (part == MEASURED))
     )
 
 
-def _whole(table: PaperTable, testbed: Testbed, kept: KeptResults) -> Filled | None:
-    """Return a table with its rows if all of them are kept, else None."""
-    rows = [kept.get(testbed, table, row) for row in table.rows]
-    there = tuple(row for row in rows if row is not None)
-    return Filled(table, there) if len(there) == len(rows) else None
+def _rows(table: PaperTable, ours: Sequence[Figures], seed: int) -> Iterator[Row]:
+    for row, mine in zip(table.rows, ours, strict=True):
+        yield make_row(seed=seed, part=table.key) | _named(table, row, mine)
 
 
-@dataclass(slots=True)
-class _Clock:
-    """How many rows are left, and by the pace so far how long they take."""
-
-    left: int
-    done: int = 0
-    spent_s: float = 0.0
-
-    def words(self) -> str:
-        if not self.done:
-            return f"{self.left} rows left"
-        left_s = self.left * self.spent_s / self.done
-        return f"{self.left} rows left, about {duration_words(left_s)}"
-
-    def add(self, took_s: float) -> None:
-        self.left, self.done, self.spent_s = self.left - 1, self.done + 1, self.spent_s + took_s
+def _named(table: PaperTable, row: PaperRow, ours: Figures) -> Row:
+    named: Row = dict(zip(table.labels, row.labels, strict=True))
+    for figure, theirs, mine in zip(table.figures, row.theirs, ours, strict=True):
+        named[f"{figure} (ours)"] = mine
+        if theirs is not None:
+            named[f"{figure} (paper)"] = theirs
+    return named
 
 
-def _fill(tables: Sequence[PaperTable], testbed: Testbed, kept: KeptResults) -> Iterator[Filled]:
-    missing = sum(kept.needed(testbed, table, row) for table in tables for row in table.rows)
-    clock = _Clock(missing)
-    for table in tables:
-        progress(f"{table.key}: {clock.words()}")
-        yield Filled(table, tuple(_kept(table, row, testbed, kept, clock) for row in table.rows))
-
-
-def _kept(
-    table: PaperTable, row: PaperRow, testbed: Testbed, kept: KeptResults, clock: _Clock
-) -> KeptRow:
-    known = kept.get(testbed, table, row)
-    if known is not None and not known.empty:
-        return known
-    machine, others = this_machine(), OthersMeter()
-    started_s = time.perf_counter()
-    figures = table.checked(table.compute(testbed, row.labels))
-    took_s = time.perf_counter() - started_s
-    clock.add(took_s)
-    where = f"{machine.processor}, {machine.cores} cores"
-    load, share = machine.load, others.share()
-    return kept.keep(testbed, table, row, figures, where, took_s, load, share)
-
-
-def _rows(filled: Filled, seed: int) -> Iterator[Row]:
-    table = filled.table
-    for row, ours in zip(table.rows, filled.ours, strict=True):
-        named: Row = dict(zip(table.labels, row.labels, strict=True))
-        for figure, theirs, mine in zip(table.figures, row.theirs, ours.figures, strict=True):
-            named |= {f"{figure} (ours)": mine}
-            if theirs is not None:
-                named |= {f"{figure} (paper)": theirs}
-        yield make_row(seed=seed, part=table.key, remark=row.remark) | named
-
-
-def _table(filled: Filled, rows: Sequence[Row]) -> Table:
-    table = filled.table
+def _columns(table: PaperTable) -> tuple[str, ...]:
     columns = list(table.labels)
     for place, figure in enumerate(table.figures):
         columns.append(f"{figure} (ours)")
         columns += [f"{figure} (paper)"] * table.compares(place)
-    return Table(f"{table.paper}, {table.place}: {table.title}", tuple(columns), rows)
+    return tuple(columns)

@@ -1,40 +1,34 @@
 """A table or figure of a paper: what it printed, and how we come to the same figures.
 
 Invariant: `theirs` is typed in from the paper and nothing else is; what we set beside it is
-computed when the report is made, in the units that the paper prints. Every row has a place for
-every figure, with None where there is none and a remark that says why."""
+computed, in the units that the paper prints. Every row has a place for every figure, with None
+where there is none. How ours are made is said by what makes them: a formula is given a row's labels
+and nothing that could run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from typing import Any
 
-from lab.bench.harness.report import Goal
-from lab.bench.papers.rows import FilledRow, Rows, compared
 from lab.bench.papers.testbed import Testbed
 
 Label = str | float
 Labels = tuple[Label, ...]
-Figures = tuple[float | None, ...]
+Figure = float | None
+Figures = tuple[Figure, ...]
+Formula = Callable[[Labels], Figures]
 Compute = Callable[[Testbed, Labels], Figures]
 
 
 class Basis(StrEnum):
     """What our figures rest on; nothing of it is the papers' own hardware."""
 
-    COST_MODEL = "cost model, nothing run"
-    VIRTUAL_TIME = "virtual time: real state machines and messages, declared step times"
-    DISTRIBUTIONS = "exact arithmetic over distributions of the demo pair, or the model a row names"
-    FILES = "read from the files of the models that are here"
-    MEASURED = "measured on this machine with the demo pair"
-    PROCESSES = "measured on this machine: real processes beside virtual time"
-
-    @property
-    def needs_quiet(self) -> bool:
-        """True if what else the machine does changes the figures."""
-        return self in (Basis.MEASURED, Basis.PROCESSES)
+    FORMULA = "Formula, nothing run"
+    VIRTUAL_TIME = "Virtual time: real state machines and messages, declared step times"
+    DISTRIBUTIONS = "Exact arithmetic over distributions of models"
+    PROCESSES = "Measured on this machine: real processes beside virtual time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +37,13 @@ class PaperRow:
 
     labels: Labels
     theirs: Figures
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One figure over one label, a curve for each value of the others; `logarithmic`: of x.
-    `words`: what stands beside the axis, where the column's head does not say all. `also`: further
-    figures of the same kind, in the same axes."""
-
-    x: str
-    figure: str
-    logarithmic: bool = False
-    words: str = ""
-    also: tuple[str, ...] = ()
-
-    @property
-    def drawn(self) -> tuple[str, ...]:
-        """All of its figures."""
-        return (self.figure, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
     """`place` is where the paper has it, `declared` what is paced, simulated or assumed. `printed`
-    says what is to be known of the paper's own figures."""
+    says what is to be known of the paper's own figures. Either a `formula`, or `compute` with its
+    `basis`."""
 
     key: str
     paper: str
@@ -76,49 +52,61 @@ class PaperTable:
     labels: tuple[str, ...]
     figures: tuple[str, ...]
     rows: tuple[PaperRow, ...]
-    basis: Basis
     declared: str
-    compute: Compute
     printed: str = ""
-    goal: Callable[[Rows], Goal] | None = None
-    """What the paper claims, where it is to hold here too."""
-    needs: tuple[str, ...] = ()
-    """Options, `tasks` or `prices`, without which a row has no figures."""
+    formula: Formula | None = None
+    compute: Compute | None = None
+    basis: Basis = Basis.FORMULA
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
-    plots: tuple[Plot, ...] = ()
-    draw: Callable[[Path], list[str]] | None = None
-    """Draws into a folder what no plot of figures is, with matplotlib; returns the files' names."""
 
     def __post_init__(self) -> None:
+        if (self.formula is None) == (self.compute is None) or (
+            (self.formula is None) == (self.basis is Basis.FORMULA)
+        ):
+            raise ValueError(f"{self.key}: either a formula, or what is computed and its basis")
         for row in self.rows:
             if (len(row.labels), len(row.theirs)) != (len(self.labels), len(self.figures)):
                 raise ValueError(f"{self.key}: {row.labels} does not have the table's columns")
+
+    @property
+    def module(self) -> str:
+        """Where the table's figures are made."""
+        made_by: Any = self.formula or self.compute
+        return str(made_by.__module__)
+
+    def ours(self, testbed: Testbed, row: PaperRow) -> Figures:
+        """Return our figures of a row; raise ValueError where they are not one for each column."""
+        if self.formula is not None:
+            figures = self.formula(row.labels)
+        else:
+            assert self.compute is not None, "it has no formula"
+            figures = self.compute(testbed, row.labels)
+        if len(figures) != len(self.figures):
+            raise ValueError(f"{self.key}: {len(figures)} figures for {len(self.figures)} columns")
+        return figures
 
     def compares(self, place: int) -> bool:
         """Return whether the paper prints this figure in any row."""
         return any(row.theirs[place] is not None for row in self.rows)
 
-    def filled(self, ours: Sequence[Figures]) -> Rows:
-        """Return the rows with our figures, by the names of the columns."""
-        return Rows(
-            [
-                FilledRow(
-                    dict(zip(self.labels, row.labels, strict=True)),
-                    dict(zip(self.figures, mine, strict=True)),
-                    dict(zip(self.figures, row.theirs, strict=True)),
-                )
-                for row, mine in zip(self.rows, ours, strict=True)
-            ]
+
+@dataclass(frozen=True, slots=True)
+class FilledRow:
+    """Labels, our figures and the paper's, by the names of their columns."""
+
+    labels: dict[str, Label]
+    ours: dict[str, Figure]
+    theirs: dict[str, Figure]
+
+
+def filled_rows(table: PaperTable, ours: Sequence[Figures]) -> list[FilledRow]:
+    """Return a table's rows with our figures."""
+    return [
+        FilledRow(
+            dict(zip(table.labels, row.labels, strict=True)),
+            dict(zip(table.figures, mine, strict=True)),
+            dict(zip(table.figures, row.theirs, strict=True)),
         )
-
-    def quotients(self, ours: Sequence[Figures]) -> str:
-        """Return our figures ÷ the printed ones as a sentence; empty where nothing is printed."""
-        return compared(self.filled(ours), self.figures)
-
-    def checked(self, ours: Figures) -> Figures:
-        """Return our figures if there is one for each column of the table; raise ValueError
-        otherwise."""
-        if len(ours) != len(self.figures):
-            raise ValueError(f"{self.key}: {len(ours)} figures for {len(self.figures)} columns")
-        return ours
+        for row, mine in zip(table.rows, ours, strict=True)
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lab.bench.papers.paper_table import Figures
 from lab.bench.papers.process_runs import RunResult
 
-EXCESS = ("longer draft steps, ms", "longer passes, ms", "gRPC and the rest, ms")
+EXCESS = ("longer draft steps, ms", "longer passes, ms", "the rest, ms")
 """What took that much of a token longer than in virtual time."""
 COLUMNS = ("ms a token", "virtual time, ms", *EXCESS, "accepted, %", "same text, %")
 

@@ -4,8 +4,8 @@ Verifier, drafter and aggregator run as processes, one core a side, with a link 
 them. The same prompts, seeds and presets then run in virtual time with the distributions of the
 same models, so that the same drafts are accepted. What a token takes longer is split in three:
 draft steps, and passes of the target, that lasted longer than declared (virtual time once more,
-with the times that the run's own services measured); the rest is gRPC, serialising, the link
-emulator and the event loops, on cores that the models compute on.
+with the times that the run's own services measured); the rest is what is left: gRPC, serialising,
+the link emulator, the event loops, and all that nobody has looked for.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ REAL_PAIR = Models(
     draft_dtype="int8",
 )
 Simulate = Callable[[ModelTimes], list[SimulatedAnswer]]
-NEEDS_REAL_PAIR = "needs `make real-pair`"
 WARM_UP_TOKENS = 4
 PATIENT = ("--dead-after-s", "60", "--give-up-after-s", "90")
 """Whole distributions of a tree keep a link of 1 Mbit/s busy for longer than a drafter waits."""
@@ -97,9 +96,8 @@ class Questions:
 class RunResult:
     """Seconds a token after the first, by processes and in virtual time.
 
-    `tpot_s` = `virtual_s` + `draft_excess_s` + `target_excess_s` + `rest_s`. `draft_step_s` and
-    `pass_s` are means as the services measured them; `same_texts`: how many of `answers` are the
-    same text as in virtual time.
+    `tpot_s` = `virtual_s` + `draft_excess_s` + `target_excess_s` + `rest_s`: what is left of
+    the difference. `same_texts`: how many of `answers` are the same text as in virtual time.
     """
 
     tpot_s: float
@@ -107,8 +105,6 @@ class RunResult:
     draft_excess_s: float
     target_excess_s: float
     rest_s: float
-    draft_step_s: float | None
-    pass_s: float
     acceptance_rate: float | None
     miss_rate: float | None
     virtual_miss_rate: float | None
@@ -140,7 +136,7 @@ def distributions_of(models: Models, sampling: SamplingParams) -> SimulatedPair:
 def run_processes(
     models: Models,
     pair: SimulatedPair,
-    pacing: Pacing | None,
+    pacing: Pacing,
     runs: Sequence[ProcessRun],
     questions: Questions,
     *,
@@ -148,8 +144,7 @@ def run_processes(
     drafter_options: Sequence[str] = (),
 ) -> dict[ProcessRun, RunResult]:
     """Measure `runs` with one suite. `pair`: the models' distributions. `pacing`: declared step
-    times; None: models compute as fast as they can, and virtual time has the times that the run's
-    own services measured. `times`: what virtual time declares, where that is more than `pacing`;
+    times. `times`: what virtual time declares, where that is more than `pacing`;
     `drafter_options`: further flags of the drafter. Raises SuiteFailed when a process does not
     start."""
     tokenizer = load_tokenizer(models.target)
@@ -210,7 +205,7 @@ def _simulated(
 def beside(
     done: Sequence[Generated],
     simulate: Simulate,
-    pacing: Pacing | None,
+    pacing: Pacing,
     draft_s: float | None,
     times: ModelTimes | None = None,
 ) -> RunResult:
@@ -223,17 +218,14 @@ def beside(
     pass_s = total(done, "verify_s") / passes
     if times is not None:
         declared = times
-    elif pacing is None:
-        declared = ModelTimes(draft_s or 0.0, pass_s, 0.0)
     else:
         declared = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
     answers = simulate(declared)
-    virtual_s = with_draft_s = with_both_s = _tpot_s(answers)
-    if pacing is not None:
-        own_draft = replace(declared, draft_s=draft_s or declared.draft_s)
-        with_draft_s = _tpot_s(simulate(own_draft))
-        first_s = declared.verify_first_s + pass_s - _mean_pass_s(answers, declared)
-        with_both_s = _tpot_s(simulate(replace(own_draft, verify_first_s=first_s)))
+    virtual_s = _tpot_s(answers)
+    own_draft = replace(declared, draft_s=draft_s or declared.draft_s)
+    with_draft_s = _tpot_s(simulate(own_draft))
+    first_s = declared.verify_first_s + pass_s - _mean_pass_s(answers, declared)
+    with_both_s = _tpot_s(simulate(replace(own_draft, verify_first_s=first_s)))
     drafted = total(done, "drafted")
     return RunResult(
         tpot_s=tpot_s,
@@ -241,8 +233,6 @@ def beside(
         draft_excess_s=with_draft_s - virtual_s,
         target_excess_s=with_both_s - with_draft_s,
         rest_s=tpot_s - with_both_s,
-        draft_step_s=draft_s,
-        pass_s=pass_s,
         acceptance_rate=total(done, "accepted") / drafted if drafted else None,
         miss_rate=_miss_rate(done),
         virtual_miss_rate=cache_miss_rate(answers),

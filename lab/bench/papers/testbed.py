@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lab.bench.harness.report import Report, Row
+from lab.bench.harness.pair_distributions import pairs_along, texts
 from lab.bench.harness.suite import Models
-from lab.bench.speculation.demo_pair import pairs_along, texts
 from lab.bench.speculation.methods import load_simulated_pair, questions
 from lab.bench.speculation.methods_grid import Question
-from lab.machine import this_machine
 from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import Array
 from tandem.specdec.presets import Preset
@@ -30,9 +27,6 @@ PROMPT = (1, 2, 3)
 POSITIONS_APART = 8
 MOST_POSITIONS = 400
 
-Prices = tuple[float, float, float, float]
-"""Of the draft's tokens in and out, and of the target's; dollars for 10⁶."""
-
 T = TypeVar("T")
 
 
@@ -47,7 +41,6 @@ class Testbed:
         seed: int,
         quick: bool,
         tasks: Path | None = None,
-        prices: Prices | None = None,
     ) -> None:
         """Keep the arguments; nothing is loaded yet. `tasks`: a folder with texts that this
         repository does not have."""
@@ -55,7 +48,6 @@ class Testbed:
         self.seed = seed
         self.quick = quick
         self.tasks = tasks
-        self.prices = prices
         self._shared: dict[Hashable, Any] = {}
 
     @cached_property
@@ -77,17 +69,6 @@ class Testbed:
             pairs += list(pairs_along(target, draft, token_ids))[::POSITIONS_APART]
         return pairs[:: 1 + len(pairs) // MOST_POSITIONS]
 
-    def experiment(self, module: str, **options: Any) -> list[Row]:
-        """Run another experiment with this seed and size, once with the same options, and return
-        its rows."""
-
-        def rows() -> list[Row]:
-            report = Report(module, self.seed, self.quick, this_machine(), "")
-            import_module(module).run(report, self.models, **options)
-            return report.rows
-
-        return self.once((module, repr(sorted(options.items()))), rows)
-
     def once(self, name: Hashable, compute: Callable[[], T]) -> T:
         """Return what several rows share, computed when the first one asks for it."""
         if name not in self._shared:
@@ -99,14 +80,13 @@ class Testbed:
         self,
         preset: Preset,
         conditions: Conditions,
-        questions: Sequence[Question] | None = None,
     ) -> list[SimulatedAnswer]:
-        """Return answers in virtual time, by the models' distributions; to the held-out prompts
-        where no questions are given."""
+        """Return answers to the held-out prompts in virtual time, by the models'
+        distributions."""
         tokens = QUICK_TOKENS if self.quick else TOKENS
         return [
             simulate_answer(preset, self.pair, conditions, one.prompt_ids, tokens, one.seed)
-            for one in questions or self.questions
+            for one in self.questions
         ]
 
     def declared_answers(

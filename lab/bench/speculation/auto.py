@@ -3,8 +3,7 @@
 In virtual time: pairs of declared acceptance over hardware, round trips, bandwidths and numbers of
 sessions that share one verifier; conditions that change while answers are written; and a load on
 passes that are bound by memory. All step times are declared, so figures do not depend on the
-machine. With `--real`, instead, real models as processes, and with `--paced` some cells of the grid
-as processes with scripted models that take the declared times.
+machine. With `--real`, instead, real models as processes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lab.bench.harness.plots import panels
 from lab.bench.harness.report import Report, Row, duration_words, progress
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.auto_cases import (
@@ -26,9 +24,8 @@ from lab.bench.speculation.auto_cases import (
     SEEDS,
     covering,
 )
-from lab.bench.speculation.auto_goals import AT_WORST, BASELINE, goals
-from lab.bench.speculation.auto_paced import draw_paced, measure_paced
-from lab.bench.speculation.auto_real import RealRun, draw_real, measure_real
+from lab.bench.speculation.auto_goals import BASELINE, goals
+from lab.bench.speculation.auto_real import RealRun, measure_real
 from lab.bench.speculation.auto_rows import (
     Case,
     cells_named,
@@ -54,7 +51,6 @@ def run(
     minutes: float | None = None,
     processes: int = 1,
     real: bool = False,
-    paced: bool = False,
     rounds: int | None = None,
     only: Sequence[str] = (),
     cells: int = 0,
@@ -66,13 +62,10 @@ def run(
     order that soon covers every part of the grid, so that the figures of an unfinished run mean
     something. With `kept`, a run that was ended goes on. `cells`: how many cases, from the first
     on; 0: all. `later` and `sessions` concern the grid alone, and leave out conditions that change;
-    `only` concerns all but `paced`, and `rounds` all that runs as processes. `against_cloud`: leave
+    `rounds` concerns real models alone. `against_cloud`: leave
     out the fixed presets of an edge."""
     if real:
         measure_real(report, RealRun(rounds=rounds, only=only, kept=kept, minutes=minutes))
-        return
-    if paced:
-        measure_paced(report, rounds)
         return
     of_grid = QUICK if report.quick else covering([*GRID, *LOAD], report.seed)
     cases: list[Case] = [
@@ -139,38 +132,3 @@ def _all_rows(
     if len(rows) < len(cases):
         progress(f"{len(cases) - len(rows)} of {len(cases)} cases are left")
     return rows
-
-
-def draw(report: Report, folder: Path) -> None:
-    """Draw speeds over the number of sessions, by acceptance and hardware, with a curve for each
-    round trip; for a run as processes, draw bars."""
-    if any("load" in row for row in report.rows):
-        draw_real(report.rows, folder)
-        return
-    if any("virtual" in row for row in report.rows):
-        draw_paced(report.rows, folder)
-        return
-    rows = [
-        row | {"pair": row["pacing"], "acceptance": row["declared"]}
-        for row in sorted(report.rows, key=lambda row: row.get("declared", 0.0))
-        if "limit" in row
-    ]
-    if not rows:  # the time was up before any cell
-        return
-    cells = [row | {"curve": f"{row['rtt_s'] * 1e3:g} ms"} for row in rows]
-    limits = [row | {"curve": "limit", "speedup_over_ar": row["limit"]} for row in rows]
-    for file, figure, words, drawn, goal in (
-        ("auto_over_ar.png", "speedup_over_ar", "auto / ar", [*cells, *limits], 1.0),
-        ("auto_over_best.png", "over_best", "auto / best preset", cells, AT_WORST),
-    ):
-        panels(
-            folder / file,
-            [row | {words: row[figure]} for row in drawn],
-            x="sessions",
-            y=words,
-            columns="pair",
-            lines="acceptance",
-            by="curve",
-            title=f"{words}: tokens/s of all sessions, by round trip, virtual time",
-            limit=goal,
-        )

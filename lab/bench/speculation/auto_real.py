@@ -32,7 +32,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from lab.bench.harness.busy_loop import busy_loops, rest_first
-from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, duration_words, make_row, progress
 from lab.bench.harness.suite import ROOT, Models, Suite, running_suite
 from lab.bench.harness.texts import prompts
@@ -397,14 +396,3 @@ def notes(rows: Sequence[Row]) -> Iterator[str]:
         missed = [f"{row['cell']} ({row[figure]:.3f})" for row in rows if row[figure] > limit]
         if missed:
             yield f"auto takes more than {limit:g} times as long as {words}: {', '.join(missed)}."
-
-
-def draw_real(rows: Sequence[Row], folder: Path) -> None:
-    """Draw a bar for each cell, in one plot for each ratio."""
-    for figure, words, limit in (
-        ("auto_over_cloud", "auto ÷ the faster of ar and cloud-draft", OVER_ALONE),
-        ("auto_over_best", "auto ÷ best fixed preset", OVER_BEST),
-    ):
-        heights = {row["cell"].replace(":", "\n"): row[figure] for row in rows}
-        title = f"{words}: time of an answer, real models as processes"
-        bars(folder / f"real_{figure}.png", heights, ylabel=words, title=title, limit=limit)

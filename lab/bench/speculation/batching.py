@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from lab.bench.harness.plots import grouped_lines
 from lab.bench.harness.report import Goal, Report, Row, progress
 from lab.bench.harness.suite import Models, Suite, running_suite
 from lab.bench.harness.texts import prompts
@@ -114,14 +112,3 @@ def _scale(
             }
         )
     return rows
-
-
-def draw(report: Report, folder: Path) -> None:
-    grouped_lines(
-        folder / "batching.png",
-        report.rows,
-        x="sessions",
-        y="scaling",
-        title="Tokens/s of concurrent sessions ÷ one session",
-        limit=SCALING_LIMIT,
-    )

@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from lab.bench.harness.report import Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
-from lab.bench.speculation.draft_step import random_ids
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.backends.model_source import ModelChoice, is_gguf
@@ -140,3 +139,9 @@ def _timed(step: Callable[[], None], passes: int) -> list[float]:
         if number >= 0:
             durations.append(time.perf_counter() - started_s)
     return durations
+
+
+def random_ids(count: int, vocabulary_size: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    ids: list[int] = torch.randint(vocabulary_size, (count,), generator=generator).tolist()
+    return ids

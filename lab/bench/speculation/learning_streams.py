@@ -1,5 +1,4 @@
-"""The questions that a draft learns from: of GSM8K, which the shipped draft of the real pair was
-distilled on, or of one application that it has never seen."""
+"""The questions that a draft learns from, of one application that it has never seen, and others."""
 
 from __future__ import annotations
 
@@ -10,9 +9,8 @@ from pathlib import Path
 
 from lab.bench.harness.texts import NoTexts, held_out
 
-GSM8K_FILES = ("gsm8k-test.jsonl", "gsm8k-train.jsonl")
 HUMANEVAL_FILE = "HumanEval.jsonl.gz"
-STREAMS = ("gsm8k", "tables")
+STREAM = "SQL about tables"
 _THINGS = (
     *("books", "bicycles", "flights", "patients", "songs", "recipes", "students", "trees"),
     *("orders", "rooms", "museums", "invoices", "animals", "films", "employees", "boats"),
@@ -34,23 +32,11 @@ _TASKS = (
 )
 
 
-def stream_questions(stream: str, tasks: Path | None) -> list[str]:
-    """Return at least 400 questions of a stream; of GSM8K fewer where `tasks` does not have it."""
-    if stream == "gsm8k":
-        return questions(tasks)
+def stream_questions() -> list[str]:
+    """Return 400 questions."""
     pairs = [task.format(things) for things, task in product(_THINGS, _TASKS)]
     # Neighbours differ in both; each pair comes once, since 7 has no factor in common with 400.
     return [pairs[7 * 11 * number % len(pairs)] for number in range(len(pairs))]
-
-
-def questions(tasks: Path | None) -> list[str]:
-    """Return questions of GSM8K: the test split, else the training split, else those of the
-    held-out texts here."""
-    for name in GSM8K_FILES:
-        if tasks is not None and (tasks / name).exists():
-            return [record["question"] for record in _records(tasks / name, "question")]
-    prompts = [record["prompt"] for record in held_out() if record["source"] == "gsm8k"]
-    return [each.removeprefix("Question: ").removesuffix("\nAnswer:") for each in prompts]
 
 
 def other_questions(tasks: Path | None) -> list[str]:
@@ -64,9 +50,8 @@ def other_questions(tasks: Path | None) -> list[str]:
 
 
 def _records(path: Path, field: str) -> list[dict[str, str]]:
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as lines:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
             records = [json.loads(line) for line in lines if line.strip()]
         if not all(isinstance(record[field], str) for record in records):
             raise ValueError(f"{field} is not always a text")

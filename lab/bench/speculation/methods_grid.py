@@ -14,7 +14,7 @@ from itertools import product
 from lab.bench.harness.baselines import ALONE, BASELINES, best_baseline
 from lab.bench.harness.report import Row, counted, make_row
 from lab.bench.harness.suite import Pacing
-from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
+from lab.simulation.answer_figures import answers_figures
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import Preset
 from tandem.testing.simulation.answer import (
@@ -164,7 +164,7 @@ def baseline_of(grid: Grid, cell: Cell) -> str | None:
     return best_baseline({name: 1 / grid[cell, name].tpot_s for name in there})
 
 
-def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
+def grid_rows(grid: Grid) -> list[Row]:
     """Return one row per cell, variant and group of questions; efficiency is left to real runs.
     `speedup_over_cloud`: over the fastest baseline of the cell, which is `best_cloud`."""
     rows = []
@@ -192,9 +192,6 @@ def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
                     "speedup_over_ar": alone_s / figures["tpot_s"] if alone_s else None,
                     "speedup_over_cloud": cloud_s / figures["tpot_s"] if cloud_s else None,
                     "best_cloud": best,
-                    "predicted_tpot_s": predicted_tpot_s(
-                        preset, cell.conditions, vocabulary_size, answers
-                    ),
                     "verified_acceptance_rate": verified_acceptance(answers),
                     "hardware": cell.hardware,
                     "simulated": True,

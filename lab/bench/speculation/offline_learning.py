@@ -8,17 +8,14 @@ before it. `Learned.training_s` is what a drafter would need between two questio
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tandem.backends.interface import Engine, ForwardRequest, Session
-from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
 from tandem.core.probs import Array, SamplingParams, most_likely, probs_from_logits
 from tandem.learning.adaptation import Adaptation
@@ -133,51 +130,6 @@ def learned_stream(
         training_s = clock() - began_s
         stream.append(Learned(frozen, adapted, steps, training_s, tuple(outcomes)))
     return stream
-
-
-def save_answers(path: Path, answers: Sequence[Example], made_for: dict[str, Any]) -> None:
-    """Save answers, and what they were made for."""
-    kept = [
-        {
-            "token_ids": each.token_ids.tolist(),
-            "first": each.first,
-            "seed": each.seed,
-            "target_probs": {
-                str(index): [known.ids.tolist(), known.probs.tolist()]
-                for index, known in each.target_probs.items()
-            },
-        }
-        for each in answers
-    ]
-    path.write_text(json.dumps({**made_for, "answers": kept}) + "\n", encoding="utf-8")
-
-
-def saved_answers(path: Path, made_for: dict[str, Any]) -> list[Example] | None:
-    """Return answers that were saved; None where there are none. Raises InvalidArgument for those
-    made for something else."""
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        kept = content.pop("answers")
-        answers = [
-            Example(
-                token_ids=np.array(each["token_ids"], dtype=np.int32),
-                first=each["first"],
-                temperature=content["temperature"],
-                seed=each["seed"],
-                target_probs={
-                    int(index): _known(ids, probs)
-                    for index, (ids, probs) in each["target_probs"].items()
-                },
-            )
-            for each in kept
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidArgument("answers", f"{path} cannot be read: {error!r}") from None
-    if content != made_for:
-        raise InvalidArgument("answers", f"{path} was made for {content}, not for {made_for}")
-    return answers
 
 
 def _known(ids: Sequence[int], probs: Sequence[float]) -> TargetProbs:

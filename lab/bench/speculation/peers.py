@@ -26,7 +26,11 @@ from lab.bench.harness.report import Goal, Report, Row, counted, progress
 from lab.bench.harness.suite import ROOT, Models, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import total
-from lab.bench.speculation.hugging_face import THREADS, PeerConfiguration, TandemConfiguration
+from lab.bench.speculation.peer_configurations import (
+    THREADS,
+    PeerConfiguration,
+    TandemConfiguration,
+)
 from tandem.backends.model_source import is_gguf
 from tandem.generation.client import Generated
 from tools.write_gguf import write_gguf

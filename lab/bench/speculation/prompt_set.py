@@ -29,7 +29,6 @@ from lab.bench.harness.baselines import (
     CLOUD_DRAFT,
     best_baseline,
 )
-from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row
 from lab.bench.harness.suite import Models, Suite, running_suite
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, summary_of, total
@@ -319,17 +318,4 @@ def notes(own: SamplingParams, rows: Sequence[Row]) -> Iterator[str]:
         yield (
             "same_bits is False: logits depend in their last bits on how many tokens a pass has, so"
             " texts may differ, and with them the work."
-        )
-
-
-def draw(report: Report, folder: Path) -> None:
-    """Draw a plot for each setting, with a bar for each prompt."""
-    of_prompts = [row for row in report.rows if "prompt" in row]
-    for file, name in (("prompts_greedy.png", GREEDY), ("prompts_own.png", OWN)):
-        bars(
-            folder / file,
-            {row["prompt"]: row["ratio"] for row in of_prompts if row["sampling"] == name},
-            ylabel=f"{ALONE} ÷ {TOGETHER}, seconds per token",
-            title=f"{SET_NAME}, {name}",
-            limit=1.0,
         )

@@ -12,7 +12,7 @@ from lab.bench.harness.baselines import ALONE
 from lab.bench.harness.report import Goal, Report, counted
 from lab.bench.harness.suite import Models, running_suite
 from lab.bench.harness.texts import prompts
-from lab.bench.speculation.hugging_face import TandemConfiguration
+from lab.bench.speculation.peer_configurations import TandemConfiguration
 from tandem.core.errors import InvalidArgument
 
 AUTO = "auto"

@@ -124,12 +124,14 @@ def windows_of(
     documents: int,
     seed: int,
     *,
+    documents_from: Iterable[str] = (),
     window_tokens: int = WINDOW_TOKENS,
     most: int | None = None,
     search: OpenSearch = word_search,
 ) -> list[Window]:
     """Return windows of any texts in random order, with up to 2·`documents` documents each; `most`
-    at the most, and none where the texts are too short."""
+    at the most, and none where the texts are too short. `documents_from`: texts that all documents
+    are of; none: other parts of the same texts."""
     source = np.random.default_rng(seed)
     kept: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
@@ -139,6 +141,10 @@ def windows_of(
         kept += [window for number, window in enumerate(windows) if number in chosen]
         for number, window in enumerate(windows):
             pieces += [] if number in chosen else _cut(window, DOCUMENT_TOKENS)
+    if others := list(documents_from):
+        pieces = [
+            piece for text in others for piece in _cut(tokenizer.encode(text), DOCUMENT_TOKENS)
+        ]
     if not kept or not pieces:
         return []
     order = source.permutation(len(kept)).tolist()[:most]

@@ -1,9 +1,5 @@
 """Two-sided answers by real processes: paced engines, retrievers, both aggregators, a link between.
-
-The demo's documents and questions. Efficiency = predicted ÷ measured TPOT, where the prediction is
-made from declared times and the acceptance that the answers themselves report: what is missing to 1
-is transport, scheduling and our own code.
-"""
+The demo's documents and questions."""
 
 from __future__ import annotations
 
@@ -13,30 +9,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.harness.report import Goal, Row, make_row, progress
+from lab.bench.harness.report import Row, make_row, progress
 from lab.bench.harness.suite import COMMON, LinkController, Models, PinnedProcess
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, measured_tpot_s
-from lab.bench.two_sided.dragon_prediction import (
-    Acceptance,
-    Times,
-    aggregated_s,
-    coupled_s,
-    owners_between,
-    synchronous_s,
-)
+from lab.bench.two_sided.dragon_latency import Times
 from lab.machine import pinned, usable_cores
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.suite_documents import demo_documents, fill
-from tandem.two_sided.protocol.mixture import Side, side_weights
+from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
-    AggregationMode,
     AggregationPreset,
-    Placement,
-    Sources,
 )
 from tandem_api.common.v1.generation_pb2 import Summary
 
@@ -45,12 +31,6 @@ QUESTIONS = (
     "How long is a Python release maintained, and which ones does Heron support?",
     "What does the linter refuse, and which exception swallowed the first error?",
     "Where does the time go when the solver waits for the interpreter lock?",
-)
-STEP_S = 0.060
-EFFICIENCY_LIMIT = 0.9
-COLUMNS = (
-    *("preset", "rtt_s", "tpot_s", "predicted_tpot_s", "efficiency", "ttft_s"),
-    *("device_acceptance", "cloud_acceptance", "side_moves", "uplink_bytes_per_token"),
 )
 
 
@@ -120,7 +100,7 @@ def measure_real(
     base_rtt_s: float,
     tokens: int,
     seed: int,
-    step_s: float = STEP_S,
+    step_s: float,
 ) -> list[Row]:
     """Return one row per added latency and preset, without jitter. `step_s`: the paced decoding
     step of either side."""
@@ -160,7 +140,6 @@ def _row(
     tokens = sum(len(one.token_ids) for one in done)
     tpot_s = measured_tpot_s(done)
     rates = {side: _rate(done, side) for side in Side}
-    predicted_s = _predicted_s(preset, times, done, seed)
     return make_row(
         preset=preset.name,
         pacing=f"both {times.device_s * 1e3:g} ms",
@@ -168,32 +147,15 @@ def _row(
         seed=seed,
         tokens_per_s=1 / tpot_s,
         tpot_s=tpot_s,
-        predicted_tpot_s=predicted_s,
         ttft_s=sum(one.ttft_s or 0.0 for one in done) / len(done),
         uplink_bytes_per_token=sum(_summary(one).uplink_bytes for one in done) / tokens,
         downlink_bytes_per_token=sum(_summary(one).downlink_bytes for one in done) / tokens,
         part="real",
         added_s=added_s,
-        efficiency=predicted_s / tpot_s,
         device_acceptance=rates[Side.DEVICE],
         cloud_acceptance=rates[Side.CLOUD],
         side_moves=sum(_summary(one).side_moves for one in done) / len(done),
     )
-
-
-def _predicted_s(
-    preset: AggregationPreset, times: Times, done: Sequence[Generated], seed: int
-) -> float:
-    if preset.sources is Sources.DEVICE:
-        return times.device_s
-    rates = {side: _rate(done, side) or 0.0 for side in Side}
-    acceptance = Acceptance(rates[Side.DEVICE], rates[Side.CLOUD], _agreement(done), 0.0)
-    if preset.mode is AggregationMode.COIN:
-        return coupled_s(times, acceptance, _owners(done, seed), seed)
-    if preset.ahead == 1:
-        return synchronous_s(times)
-    moves = preset.placement is Placement.SCHEDULED
-    return aggregated_s(times, acceptance, None if moves else Side.DEVICE)
 
 
 def _rate(done: Sequence[Generated], side: Side) -> float | None:
@@ -202,32 +164,6 @@ def _rate(done: Sequence[Generated], side: Side) -> float | None:
     return sum(figure.accepted for figure in figures) / drafted if drafted else None
 
 
-def _agreement(done: Sequence[Generated]) -> float:
-    """Return how often the side whose draft did not count had drawn the same token: at each token
-    the draft of one side is the token itself."""
-    sides = [side for one in done for side in (_summary(one).device, _summary(one).cloud)]
-    tokens = sum(len(one.token_ids) for one in done)
-    others = sum(side.drafted for side in sides) - tokens
-    return (sum(side.accepted for side in sides) - tokens) / others if others > 0 else 0.0
-
-
-def _owners(done: Sequence[Generated], seed: int) -> list[list[Side]]:
-    owners = []
-    for number, one in enumerate(done):
-        summary = _summary(one)
-        weights = side_weights(summary.device.log_mass, summary.cloud.log_mass)
-        length = len(one.token_ids)
-        owners.append(owners_between(weights, summary.prompt_tokens, length, seed + number))
-    return owners
-
-
 def _summary(one: Generated) -> Summary:
     assert one.summary is not None, "the answer is complete"
     return one.summary
-
-
-def efficiency_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """Yield one goal per preset: its efficiency at the worst latency."""
-    for name in dict.fromkeys(row["preset"] for row in rows):
-        worst = min(row["efficiency"] for row in rows if row["preset"] == name)
-        yield Goal(f"efficiency of {name}, real processes", worst, EFFICIENCY_LIMIT, "at least")

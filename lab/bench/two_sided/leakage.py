@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS, read_peps
@@ -432,18 +430,3 @@ def _row(preset: str, variant: str, read: str, seed: int, used: Row, unused: Row
         for name, value in of.items()
     }
     return make_row(preset=preset, seed=seed, variant=variant, read=read, **figures)
-
-
-def draw(report: Report, folder: Path) -> None:
-    """Draw the share of secrets spelled in full, less that of unused notes."""
-    heights = {
-        f"{row['preset']} {row['variant']} {row['read']}": row["secrets"] - row["secrets_unused"]
-        for row in report.rows
-        if row["read"] != LISTED
-    }
-    bars(
-        folder / "leakage.png",
-        heights,
-        ylabel="share of secrets",
-        title="Secrets that answers tell the cloud in full, less those of unused notes",
-    )

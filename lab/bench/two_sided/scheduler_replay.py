@@ -8,17 +8,14 @@ every strategy meets the same decisions at the same positions, whatever it does 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import TypeVar
 
 import numpy as np
 
-from lab.analysis.dragon_equations import expected_acceptance
 from lab.bench.two_sided.dragon_probs import Question
-from tandem.core.probs import Array, SamplingParams, truncate
+from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.testing.simulation.two_sided_answer import (
@@ -32,7 +29,6 @@ from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, SideDraft, Weights, side_weights
 from tandem.two_sided.protocol.presets import AggregationPreset
-from tandem.two_sided.protocol.profiler import SideProfiler
 
 Value = TypeVar("Value")
 
@@ -46,24 +42,14 @@ _REJECTED = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Whether each side's draft was the token, position by position, how likely that was by both
-    distributions (eq. 5), and what its steps took relative to their median."""
+    """Whether each side's draft was the token, position by position."""
 
     accepted: Mapping[Side, tuple[bool, ...]]
-    expected: Mapping[Side, tuple[float, ...]]
-    step_shares: Mapping[Side, tuple[float, ...]]
 
     def rotated(self, share: float) -> Record:
-        """Return the same decisions and steps, beginning `share` of the way in: another sequence at
-        no cost."""
-        return Record(
-            {side: _rotated(self.accepted[side], share) for side in Side},
-            {side: _rotated(self.expected[side], share) for side in Side},
-            {side: _rotated(self.step_shares[side], share) for side in Side},
-        )
-
-    def rate(self, side: Side) -> float:
-        return sum(self.accepted[side]) / len(self.accepted[side])
+        """Return the same decisions, beginning `share` of the way in: another sequence at no
+        cost."""
+        return Record({side: _rotated(self.accepted[side], share) for side in Side})
 
 
 def record(
@@ -74,29 +60,16 @@ def record(
     weights = side_weights(question.device.log_mass + shift, question.cloud.log_mass)
     context = question.prompt_ids
     accepted: dict[Side, list[bool]] = {side: [] for side in Side}
-    expected: dict[Side, list[float]] = {side: [] for side in Side}
-    steps_s: dict[Side, list[float]] = {side: [] for side in Side}
     for _ in range(tokens):
-        drafts = {}
-        distributions = {}
-        for side, probs_of in ((Side.DEVICE, question.device), (Side.CLOUD, question.cloud)):
-            began_s = time.perf_counter()
-            probs = probs_of(context)
-            steps_s[side].append(time.perf_counter() - began_s)
-            distributions[side] = truncate(probs, preset.probs.truncation)
-            drafts[side] = _draft(probs, preset, rng, len(context), side)
+        drafts = {
+            side: _draft(probs_of(context), preset, rng, len(context), side)
+            for side, probs_of in ((Side.DEVICE, question.device), (Side.CLOUD, question.cloud))
+        }
         token = _token(drafts, weights, rng, len(context))
         for side in Side:
-            own = distributions[side]
-            other = distributions[side.other]
-            expected[side].append(float(expected_acceptance(own, other, weights[side])))
             accepted[side].append(drafts[side].token_id == token)
         context = (*context, token)
-    return Record(
-        {side: tuple(accepted[side]) for side in Side},
-        {side: tuple(expected[side]) for side in Side},
-        {side: _shares(steps_s[side]) for side in Side},
-    )
+    return Record({side: tuple(accepted[side]) for side in Side})
 
 
 def _draft(
@@ -119,15 +92,6 @@ def _token(
     ).token_id
 
 
-def _shares(steps_s: Sequence[float]) -> tuple[float, ...]:
-    """Return how the model's steps vary around their median. A distribution known from another
-    record took no time, and a step far from the median was held up by other processes: both are
-    left out."""
-    typical_s = median(steps_s)
-    shares = (step_s / typical_s for step_s in steps_s)
-    return tuple(share for share in shares if 0.75 < share < 1.25) or (1.0,)
-
-
 def _rotated(values: tuple[Value, ...], share: float) -> tuple[Value, ...]:
     at = int(share * len(values))
     return (*values[at:], *values[:at])
@@ -140,8 +104,6 @@ def replay(
     link: LinkPair,
     placement_policy_for: PlacementFor,
     tokens: int,
-    *,
-    traced: bool = False,
 ) -> TwoSidedAnswer:
     """Return the record's answer under a preset's placement, in virtual time."""
     request = AggregationRequest(
@@ -157,7 +119,7 @@ def replay(
     )
     device, cloud = (_side(recorded, side, step_s[side]) for side in Side)
     answer = simulate_two_sided(
-        request, device, cloud, link, placement_policy_for=placement_policy_for, traced=traced
+        request, device, cloud, link, placement_policy_for=placement_policy_for
     )
     assert set(answer.token_ids) == {0}, "the record came true"
     return answer
@@ -165,35 +127,9 @@ def replay(
 
 def _side(recorded: Record, side: Side, step_s: float) -> SimulatedSide:
     accepted = recorded.accepted[side]
-    shares = recorded.step_shares[side]
 
     def probs_of(context: tuple[int, ...]) -> Array:
         at = len(context) - len(PROMPT)
         return _ACCEPTED if at >= len(accepted) or accepted[at] else _REJECTED[side]
 
-    return SimulatedSide(probs_of, 0.0, lambda step: step_s * shares[step % len(shares)])
-
-
-class ExpectingProfiler(SideProfiler):
-    """Follows how likely each draft was to be accepted (DRAGON §5.2: eq. 5 and a moving average),
-    not whether it was. Only the side that aggregates has both distributions: of what the other side
-    decided, the outcome is all that it knows."""
-
-    def __init__(self, recorded: Record) -> None:
-        super().__init__()
-        self._recorded = recorded
-        self._outcomes: list[tuple[Side, float]] = []
-
-    def verified(self, side: Side, accepted: float) -> None:
-        self._outcomes.append((side, accepted))
-
-    def expect(self, position: int) -> None:
-        """Count the expected acceptance at the position that was just decided here, in place of its
-        outcomes, which came last."""
-        for side, accepted in self._outcomes[: -len(Side)]:
-            super().verified(side, accepted)
-        self._outcomes.clear()
-        at = position - len(PROMPT)
-        for side in Side:
-            expected = self._recorded.expected[side]
-            super().verified(side, expected[at % len(expected)])
+    return SimulatedSide(probs_of, 0.0, lambda step: step_s)

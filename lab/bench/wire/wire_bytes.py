@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
-from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.harness.zipf_distributions import ZipfDistributions
@@ -208,18 +206,3 @@ def _printed(figure: PaperFigure) -> Row:
         "basis": "computed" if figure.computed else "printed",
         "downlink": figure.downlink_bytes_per_round,
     }
-
-
-def draw(report: Report, folder: Path) -> None:
-    rows = [row for row in report.rows if row.get("exponent") == EXPONENT]
-    for way in ("uplink", "downlink"):
-        bars(
-            folder / f"{way}-bytes.png",
-            {
-                f"{row['preset']}\n{row['variant']}": row[f"{way}_bytes_per_round"]
-                for row in rows[:5]
-            },
-            ylabel="bytes a round, mean",
-            title=f"{way.capitalize()}, draft length {DRAFT_LENGTH}, {VOCABULARY_SIZE:,} tokens",
-            logarithmic=True,
-        )

@@ -54,7 +54,3 @@ def build_model(size: Size, tokenizer: Tokenizer, seed: int) -> torch.nn.Module:
         tokenizer.token_to_id("<|end|>"),
     ]
     return model
-
-
-def parameter_count(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -11,14 +11,13 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from lab.training.demo_pair import card, corpus, export
+from lab.training.demo_pair import corpus, export
 from lab.training.demo_pair.architecture import DRAFT, TARGET, Size, build_model
 from lab.training.demo_pair.batches import Batches
 from lab.training.demo_pair.growth import grow
 from lab.training.demo_pair.loop import Plan, load_weights, read_spent, train
 from lab.training.demo_pair.objectives import cross_entropy, distillation
 from lab.training.demo_pair.tokenizer import (
-    CONTEXT_LENGTH,
     VOCAB_SIZE,
     load_tokenizer,
     save_tokenizer,
@@ -29,7 +28,7 @@ from tandem.backends.torch.exit_adapters import read_description
 from tandem.backends.torch.loading import base_hash
 from tandem.core.errors import InvalidArgument
 
-STAGES = ("tokenizer", "plain", "target", "draft", "export", "exits", "card")
+STAGES = ("tokenizer", "plain", "target", "draft", "export", "exits")
 SNAPSHOT = "plain-snapshot.safetensors"
 SNAPSHOT_AT = 0.4
 
@@ -75,8 +74,6 @@ def run_stage(stage: str, settings: Settings) -> None:
             export_pair(settings)
         case "exits":
             make_exits(settings)
-        case "card":
-            write_card(settings)
         case _:
             raise ValueError(f"stage {stage!r} is none of {', '.join(STAGES)}")
 
@@ -188,44 +185,6 @@ def make_exits(settings: Settings) -> None:
     tokens = encode_texts(target, texts)
     train_exits(target, tokens, out, training, settings.device.type, show)
     sys.stderr.write("\n")
-
-
-def write_card(settings: Settings) -> None:
-    """Measure the exported weights (and the plain draft) on held-out text; write README.md."""
-    tokenizer = make_tokenizer(settings)
-    documents = corpus.held_out_documents(corpus.load_documents(settings.documents))
-    plain = load_trained("plain", settings)
-    figures = card.measure(settings.out, plain, documents, tokenizer)
-    grown = "snapshot of the plain draft, grown, cross-entropy"
-    distilled = "the same snapshot, distilled from the target"
-    trainings = [
-        _training("demo-target", "target", grown, settings, from_snapshot=True),
-        _training(
-            "plain draft (not shipped)", "plain", "cross-entropy", settings, from_snapshot=False
-        ),
-        _training("demo-draft", "draft", distilled, settings, from_snapshot=True),
-    ]
-    texts = card.samples(settings.out, tokenizer, settings.seed)
-    command = (
-        f"python models/train_demo.py --stage all --seed {settings.seed} "
-        f"--minutes-target {settings.minutes_target:g} --minutes-plain {settings.minutes_plain:g} "
-        f"--minutes-draft {settings.minutes_draft:g}"
-    )
-    card.write(settings.out, figures, trainings, texts, settings.seed, command)
-    for figure in figures:
-        sys.stderr.write(f"{figure}\n")
-
-
-def _training(
-    label: str, name: str, method: str, settings: Settings, *, from_snapshot: bool
-) -> card.Training:
-    """Return the time and tokens of one model, those of the snapshot it started from included."""
-    parts = [read_spent(settings.cache / f"{name}.safetensors")]
-    if from_snapshot:
-        parts.append(read_spent(settings.cache / SNAPSHOT))
-    steps = sum(part.step for part in parts)
-    tokens = steps * settings.blocks_per_batch * CONTEXT_LENGTH
-    return card.Training(label, method, sum(part.compute_s for part in parts), steps, tokens)
 
 
 def _batches(settings: Settings, tokenizer: Tokenizer, seed: int) -> Batches:

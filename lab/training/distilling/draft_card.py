@@ -232,7 +232,7 @@ of sampled tokens that it can.
 One thread, 128 tokens of context, medians of computing time: a step of the draft (`--dtype-draft
 int8`) takes {draft_ms} ms, {whole_ms} ms with its whole head; a pass of the target in float32
 takes {target_ms} ms, and {further_ms} ms more for each further token ({timed_on}). With these times
-and the acceptance of all tasks together, the cost model of rounds (`tandem plan --method dssd`)
+and the acceptance of all tasks together, the cost model of rounds (`lab/analysis/cost_models.py`)
 predicts, relative to the target alone and at the best draft length (in brackets):
 
 | temperature | accepted | RTT 0 | RTT 30 ms |

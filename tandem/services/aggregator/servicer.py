@@ -64,7 +64,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     def going_away(self, grace_s: float) -> None:
         """Let requests under way run to their end within `grace_s`, and refuse new ones."""
         self.requests.going_away()
-        self._cloud_answers.going_away(grace_s)
+        self._cloud_answers.going_away()
 
     async def close(self) -> None:
         await self.requests.close()

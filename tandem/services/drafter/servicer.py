@@ -243,7 +243,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def going_away(self, grace_s: float) -> None:
         """Let requests under way run to their end within `grace_s`, and refuse new ones."""
         self._leaving = True
-        self._decoding.going_away(grace_s)
+        self._decoding.going_away()
 
     async def close(self) -> None:
         if self._closing_tasks:

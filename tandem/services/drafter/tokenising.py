@@ -27,6 +27,10 @@ LONG_SPELLING = 64
 """Tokens that are spelt in some 3 ms."""
 THREADS = 2
 """So that a tenant's short prompts need not wait for another's long one."""
+NICENESS = 5
+"""Of what tokenises texts: who sends a long one waits for it, but answers in flight have more who
+wait. Conversations are rendered and tokens spelt in Python: a thread that has the interpreter's
+lock must not give way."""
 
 AT_A_STRETCH_S = 0.001
 PAUSE_S = 0.0001
@@ -46,7 +50,8 @@ class PromptTokens:
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
         self.context_length = context_length
-        self._threads = FairExecutor("tokenising", THREADS, waiting=MOST_WAITING)
+        self._python = FairExecutor("tokenising", THREADS, MOST_WAITING)
+        self._texts = FairExecutor("tokenising", THREADS, MOST_WAITING, niceness=NICENESS)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
         """Tokenize the prompt of a completion. Raises InvalidArgument."""
@@ -65,7 +70,7 @@ class PromptTokens:
                 images=images,
                 variables=variables,
             )
-            return await self._soon(length, whole, tenant)
+            return await self._soon(length, whole, tenant, isinstance(request.prompt, str))
         most = self.context_length - min(request.params.max_tokens, self.context_length // 2)
         newest = partial(self._newest, request.prompt, most, request.tools, variables)
         return await self._soon(length, newest, tenant)
@@ -82,7 +87,8 @@ class PromptTokens:
         The other arguments are as in a `GenerationRequest`. Raises InvalidArgument."""
         variables = read_variables(chat_template_kwargs)
         work = partial(prompt_ids, self._tokenizer, prompt, tools=tools, variables=variables)
-        return await self._soon(self._checked(prompt) + len(tools), work, tenant)
+        length = self._checked(prompt) + len(tools)
+        return await self._soon(length, work, tenant, isinstance(prompt, str))
 
     async def predicted(
         self, text: str, vocabulary_size: int, *, tenant: bytes = b""
@@ -143,12 +149,16 @@ class PromptTokens:
         length = check_characters(characters_of(prompt), self.context_length, "prompt")
         return length + CHARACTERS_OF_TURN * turns
 
-    async def _soon(self, length: int, work: Callable[[], Found], tenant: bytes) -> Found:
+    async def _soon(
+        self, length: int, work: Callable[[], Found], tenant: bytes, is_text: bool = False
+    ) -> Found:
         payer = paying_tenant(tenant)
         if length <= LONG_CHARACTERS:
-            self._threads.note(payer)
+            self._python.note(payer)
+            self._texts.note(payer)
             return work()
-        return await asyncio.wrap_future(self._threads.submit(payer, work))
+        threads = self._texts if is_text else self._python
+        return await asyncio.wrap_future(threads.submit(payer, work))
 
     def _predicted(self, text: str, vocabulary_size: int) -> PredictedText:
         tokenizer = self._tokenizer

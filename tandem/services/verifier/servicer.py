@@ -229,10 +229,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         lengths = [session.text_length for session in shortest_first]
         moments_s = leaving_times(lengths, self._budget.token_s, LEAVING_SHARE * grace_s)
         self._closing_tasks = {
-            session.going_away(grace_s, after_s)
+            session.going_away(after_s)
             for session, after_s in zip(shortest_first, moments_s, strict=True)
         }
-        self._decoding.going_away(grace_s)
+        self._decoding.going_away()
 
     async def close(self) -> None:
         for task in self._closing_tasks:

@@ -100,15 +100,14 @@ class VerifierSession:
         """Tokens of prompt and answer so far."""
         return len(self._machine.committed)
 
-    def going_away(self, grace_s: float, after_s: float) -> asyncio.Task[None]:
-        """Ask the edge to leave after the round that it is in `after_s` from now. The service stops
-        `grace_s` from now."""
-        return asyncio.create_task(self._say_goodbye(grace_s, after_s))
+    def going_away(self, after_s: float) -> asyncio.Task[None]:
+        """Ask the edge to leave after the round that it is in `after_s` from now."""
+        return asyncio.create_task(self._say_goodbye(after_s))
 
-    async def _say_goodbye(self, grace_s: float, after_s: float) -> None:
+    async def _say_goodbye(self, after_s: float) -> None:
         await asyncio.sleep(after_s)
         with suppress(grpc.aio.BaseError, asyncio.InvalidStateError):  # it left by itself
-            await self._send([self._machine.going_away(grace_s - after_s)])
+            await self._send([self._machine.going_away()])
 
     async def _listen(self) -> None:
         while not self._machine.ended:

@@ -6,14 +6,15 @@ Invariant: nothing here is used under Gumbel coupling of a chain of ids but `hid
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import PrefixedTokens
+from tandem.core.tree import children, depths
 from tandem.specdec.cloud_checks import CloudModel
-from tandem.specdec.judge import Judge, Preparation, Verification
+from tandem.specdec.judge import Judge, Preparation, Step, Steps, Verification
 from tandem.specdec.messages import (
     CloudMessage,
     CloudRoundFrame,
@@ -32,8 +33,7 @@ from tandem.specdec.rounds.messages import (
     Recovered,
 )
 from tandem.specdec.rounds.split import HiddenUplink
-from tandem.specdec.rounds.trees import DraftTree
-from tandem.specdec.rules import AcceptanceRule, TargetProbs, probs_of
+from tandem.specdec.rules import AcceptanceRule, Proposal, TargetProbs, probs_of
 
 
 class CloudRounds:
@@ -189,3 +189,27 @@ class CloudRounds:
         self.tree = None
         nodes = (fed_before + node for node in verification.path)
         self.kept_path = (*range(fed_before), *nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """A tree that was checked on intake (`check_draft`)."""
+
+    token_ids: tuple[int, ...]
+    parents: tuple[int, ...]
+    steps: Steps
+
+    @classmethod
+    def of(cls, draft: Drafts) -> DraftTree:
+        """Create it from a frame whose distributions, if any, are one per expanded node."""
+        assert draft.parents is not None, "a tree has parents"
+        steps = {}
+        for index, (node, nodes) in enumerate(children(draft.parents).items()):
+            token_ids = tuple(draft.token_ids[child] for child in nodes)
+            probs = None if draft.distributions is None else draft.distributions[index]
+            steps[node] = Step(tuple(nodes), Proposal(token_ids, draft_probs=probs))
+        return cls(draft.token_ids, draft.parents, steps)
+
+    @property
+    def layers(self) -> int:
+        return max(depths(self.parents)) + 1

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandem.core.frozen import frozen
-from tandem.core.hashing import hash_words, unit
 from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import FullPayload
 from tandem.specdec.choices import PredraftOrder, RejectionPayload
@@ -114,10 +113,4 @@ class EarlyQueue:
         self._waiting.clear()
 
     def _rank(self, verdict: EarlyVerdict) -> float:
-        match self._order:
-            case PredraftOrder.CONFIDENCE:
-                return -verdict.confidence
-            case PredraftOrder.FIFO:
-                return float(verdict.exit_index)
-            case PredraftOrder.RANDOM:
-                return unit(hash_words(self._seed, verdict.base, verdict.exit_index))
+        return self._order.rank(verdict.confidence, self._seed, verdict.base, verdict.exit_index)

@@ -64,11 +64,6 @@ class TreeInFlight(DraftsInFlight):
         """Remove the whole tree: what is committed settles all of it."""
         self.clear()
 
-    def cut_from_texts(self) -> None:
-        """Remove the whole tree if it is a remembered branch."""
-        if any(drafted.source.is_text for drafted in self._drafts):
-            self.clear()
-
     def clear(self) -> None:
         super().clear()
         self._parents = ()

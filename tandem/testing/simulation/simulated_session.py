@@ -109,7 +109,7 @@ class SimulatedSession:
 
     def _depart(self) -> None:
         if self.served:
-            self._to_edge([self.served.cloud.going_away(grace_s=1.0)])
+            self._to_edge([self.served.cloud.going_away()])
 
     def _connect(self) -> None:
         self._apply(self.edge.connect(self.time.now))

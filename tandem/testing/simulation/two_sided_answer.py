@@ -174,7 +174,7 @@ class _Run:
 
     def _depart(self) -> None:
         if self.cloud is not None:
-            self._apply(Side.CLOUD, self.cloud.going_away(1.0, self.time.now))
+            self._apply(Side.CLOUD, self.cloud.going_away(self.time.now))
 
     def _begin(self) -> None:
         self._open_decoder(Side.DEVICE, self.request.prompt_ids)

@@ -176,7 +176,7 @@ class DocumentDecoder:
     ) -> DecodingRun:
         """Check everything, tokenise the texts and compile the grammar, for a caller who was
         admitted; it may use what it imported. `tenant`, `spend_grammar`: as of
-        `GrammarCompiler.session_mask`. Raises InvalidArgument or VocabularyMismatch."""
+        `GrammarCompiler.session_mask`. Raises InvalidArgument or FailedPrecondition."""
         tokenizer = self._tokenizer
         if tokenizer is None and (opening.documents or opening.wants_text):
             field = "documents" if opening.documents else "wants_text"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import chain
 
 from tandem.backends.interface import KvFileRefused, KvFiles, KvOrigin
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
@@ -19,7 +19,7 @@ from tandem.two_sided.decoding.document_store import (
     stored_text,
 )
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import KvModel
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
@@ -49,7 +49,7 @@ class KvTransfer:
         self._naming = asyncio.Lock()
 
     async def model(self) -> KvModel:
-        """Return what makes keys and values here. Raises KvUnavailable where they are this
+        """Return what makes keys and values here. Raises FailedPrecondition where they are this
         process's."""
         self._kept()
         async with self._naming:
@@ -81,7 +81,8 @@ class KvTransfer:
 
     async def exported(self, sequence: Sequence[ContextDocument]) -> bytes:
         """Return the keys and values of documents in one sequence, computed where they are not
-        cached. Raises KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
+        cached. Raises FailedPrecondition, ResourceExhausted, or InvalidArgument naming the
+        field."""
         kept = self._kept()
         documents = zip(await self._read(sequence), sequence, strict=True)
         texts = [StoredText(token_ids, owner=document.owner) for token_ids, document in documents]
@@ -95,9 +96,9 @@ class KvTransfer:
         self, sequence: Sequence[ContextDocument], size_bytes: int, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
         """Hold room for a sequence of documents, cached for `caller` and whom it is imported for
-        once what is yielded was called with its bytes. Raises KvUnavailable, InvalidArgument naming
-        the field, or ResourceExhausted; the call raises InvalidArgument for anything but what this
-        model computes of this text, as far as that can be told."""
+        once what is yielded was called with its bytes. Raises FailedPrecondition,
+        ResourceExhausted, or InvalidArgument naming the field; the call raises InvalidArgument for
+        anything but what this model computes of this text, as far as that can be told."""
         kept = self._kept()
         token_ids = await self._joined(sequence)
         most = self.size_bytes(len(token_ids))
@@ -129,7 +130,7 @@ class KvTransfer:
     def _kept(self) -> KvFiles:
         kept = self._thread.engine.kv_files
         if kept is None or self._weights is None:
-            raise KvUnavailable(
+            raise FailedPrecondition(
                 f"document_kv: {self._thread.engine.model_name} keeps documents' keys and values in"
                 " its own memory; fetch the documents' text instead (drcg-text)"
             )

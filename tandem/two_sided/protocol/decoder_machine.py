@@ -16,11 +16,11 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
-from tandem.specdec.cloud_checks import CloudModel, VocabularyMismatch
+from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
@@ -136,8 +136,8 @@ class DecoderMachine:
             document_tokens=tuple(self._lengths),
         )
 
-    def going_away(self, grace_s: float) -> GoingAway:
-        return GoingAway(**self._header(), grace_s=grace_s)
+    def going_away(self) -> GoingAway:
+        return GoingAway(**self._header())
 
     def receive(self, message: DecodeRequestMessage) -> list[Pong]:
         """Take a frame after `open`; returns what to answer at once."""
@@ -358,7 +358,7 @@ def _granted(
 def _check_vocabulary(opening: DecodingOpen, model: CloudModel) -> None:
     differs = opening.vocabulary_hash not in ("", model.vocabulary_hash)
     if differs or opening.vocabulary_size not in (0, model.vocabulary_size):
-        raise VocabularyMismatch("vocabulary_hash: the two sides do not share a vocabulary")
+        raise FailedPrecondition("vocabulary_hash: the two sides do not share a vocabulary")
 
 
 @dataclass(frozen=True, slots=True)

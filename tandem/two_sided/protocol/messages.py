@@ -39,29 +39,17 @@ class KvModel:
     name: str = ""
 
     def check_used_by(self, user: "KvModel") -> None:
-        """Raise KvModelMismatch naming both unless `user` can use what this model makes."""
+        """Raise FailedPrecondition naming both unless `user` can use what this model makes."""
         if (self.weights, self.vocabulary_hash) != (user.weights, user.vocabulary_hash):
-            raise KvModelMismatch(self, user)
+            # What to do comes first: the other side cuts long words off.
+            raise FailedPrecondition(
+                "document_kv: of another model; fetch the documents' text instead (drcg-text):"
+                f" keys and values here are of {self._said()}, there of {user._said()}"
+            )
 
-
-class KvModelMismatch(FailedPrecondition):
-    """Keys and values of one model were asked for by another."""
-
-    def __init__(self, owner: KvModel, user: KvModel) -> None:
-        made, used = (
-            f"{model.name or 'a model'} (weights {model.weights[:12] or 'not named'}, vocabulary"
-            f" {model.vocabulary_hash[:12]})"
-            for model in (owner, user)
-        )
-        # What to do comes first: the other side cuts long words off.
-        super().__init__(
-            "document_kv: of another model; fetch the documents' text instead (drcg-text): keys and"
-            f" values here are of {made}, there of {used}"
-        )
-
-
-class KvUnavailable(FailedPrecondition):
-    """A decoder keeps its documents' keys and values to itself."""
+    def _said(self) -> str:
+        weights, vocabulary = self.weights[:12] or "not named", self.vocabulary_hash[:12]
+        return f"{self.name or 'a model'} (weights {weights}, vocabulary {vocabulary})"
 
 
 KvPart = int | bytes

@@ -97,7 +97,7 @@ def _check_observation(length: int, duration_s: float) -> None:
 _KEEP = 0.9
 _KEEP_PER_DRAFT = 0.8
 """Short, since the next token's time hangs on what was refused just now: the side whose draft it
-was has its next one first if it aggregates. In `bench scheduler` and `bench dragon-latency` this
+was has its next one first if it aggregates. In our simulations this
 saves up to a tenth of the time against 0.97; below 0.7 it costs where one side is much the slower.
 """
 
@@ -134,7 +134,7 @@ class SideProfiler:
     def verified(self, side: Side, accepted: float) -> None:
         """Follow a draft of `side` that was accepted (1) or not (0), or how likely that was. The
         machines tell outcomes: the next token's time hangs on what was refused just now, of which
-        eq. 5's expectation says nothing (`tandem bench scheduler` compares the two)."""
+        eq. 5's expectation says nothing."""
         if not 0 <= accepted <= 1:
             raise InvalidArgument("accepted", f"{accepted} is not a rate")
         self._acceptance[side].follow(accepted)

@@ -186,9 +186,9 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         """End the answer: a stop string is complete in the text that was committed."""
         return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP)
 
-    def going_away(self, grace_s: float, now: float) -> SideOutputs:
+    def going_away(self, now: float) -> SideOutputs:
         """Ask the device to go on elsewhere: the cloud is about to stop."""
-        return self._to_peer(now, GoingAway(**self._header(), grace_s=grace_s))
+        return self._to_peer(now, GoingAway(**self._header()))
 
     # Drafts and frames
 

@@ -70,12 +70,12 @@ class CloudSession(SideSession[pb.CollaborateRequest]):
         finally:
             self.close()
 
-    def going_away(self, grace_s: float) -> None:
+    def going_away(self) -> None:
         """Ask the device to go on elsewhere."""
         if self._machine is None:
-            self.send_to_peer(GoingAway(**self._opening.answer_header, grace_s=grace_s))
+            self.send_to_peer(GoingAway(**self._opening.answer_header))
         else:
-            self.dispatch(lambda: self.machine.going_away(grace_s, time.monotonic()))
+            self.dispatch(lambda: self.machine.going_away(time.monotonic()))
 
     async def _decode(self) -> NoReturn:
         """Open the decoder, and raise what fails."""

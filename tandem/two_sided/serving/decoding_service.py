@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.net.admission import Admission
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import FrameWriter, converse
@@ -33,7 +33,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingOpen,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvUnavailable
+from tandem.two_sided.protocol.messages import KV_PART_BYTES
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -95,11 +95,11 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DecodingServiceServicer_to_server(self, server)
 
-    def going_away(self, grace_s: float) -> None:
+    def going_away(self) -> None:
         """Refuse new sessions, and ask those there are to leave."""
         self._leaving = True
         for session in self._sessions:
-            session.going_away(grace_s)
+            session.going_away()
 
     async def close(self) -> None:
         """Free the documents; after the last session."""
@@ -211,8 +211,8 @@ class _Session:
         work = (self._listen(), self._run.run(self._drafted), self._writer.run())
         await converse(work, self._writer.end)
 
-    def going_away(self, grace_s: float) -> None:
-        self._writer.put([self._run.machine.going_away(grace_s)])
+    def going_away(self) -> None:
+        self._writer.put([self._run.machine.going_away()])
 
     async def _listen(self) -> None:
         while not self._run.ended:
@@ -260,7 +260,7 @@ class KvTransferService:
     async def export(self, request: pb.ExportDocumentsRequest, stream: ExportStream) -> None:
         """Write the parts of the documents, which stand in one sequence."""
         if not self._exports:
-            raise KvUnavailable(
+            raise FailedPrecondition(
                 "document_kv: this decoder gives no documents' keys and values out; see"
                 " TANDEM_DOCUMENT_KV_EXPORT of the verifier"
             )
@@ -280,7 +280,7 @@ class KvTransferService:
         """Read the parts of documents, and answer when there is room; the stream's end says that
         they are stored."""
         if not self._imports:
-            raise KvUnavailable("document_kv: this decoder takes no keys and values in")
+            raise FailedPrecondition("document_kv: this decoder takes no keys and values in")
         async with _in_time():
             first = await stream.first(pb.ImportDocumentsRequest, "documents")
             documents = _documents_of(first, fewest=1)

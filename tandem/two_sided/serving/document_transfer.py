@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.errors import FailedPrecondition, InvalidArgument, check_count
 from tandem.core.foreign_words import cleaned
 from tandem.net.connection import DIAGNOSIS_TIMEOUT_S, Connection
 from tandem.net.frame_stream import BROKEN, FATAL, FRAME_HEADER_BYTES, Traffic
@@ -36,7 +36,7 @@ from tandem.net.uncancelled import uncancelled
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import KvModel
 from tandem.two_sided.protocol.presets import MAX_QUERY_CHARACTERS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -297,14 +297,16 @@ async def give_documents(
     headers: Sent = None,
 ) -> None:
     """Send the documents that `search` finds, and of those that the device then wants keys and
-    values from the cloud's `decoder`. Raises Rejected, KvModelMismatch, KvUnavailable or
+    values from the cloud's `decoder`. Raises Rejected, FailedPrecondition or
     InvalidArgument."""
     user = None
     if find.HasField("document_kv"):
         user = model_from_proto(find.document_kv, "document_kv")
         here = await look_up_documents(decoder, (), deadline_s, headers)
         if not here.exports:
-            raise KvUnavailable("document_kv: the cloud's decoder gives no keys and values out")
+            raise FailedPrecondition(
+                "document_kv: the cloud's decoder gives no keys and values out"
+            )
         model_from_proto(here.model, "model").check_used_by(user)
     documents = await search(find.query, find.documents, headers)
     found = pb.FoundDocuments(documents=map(document_to_proto, documents))

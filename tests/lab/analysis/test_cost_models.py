@@ -14,7 +14,6 @@ from lab.analysis.cost_models import (
     dsd,
     dssd,
     expected_tokens_per_round,
-    predict_tpot,
     rejection_probability,
 )
 from lab.analysis.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, Row, dssd_table_1
@@ -131,39 +130,6 @@ def test_unlimited_bandwidth_leaves_the_round_trip() -> None:
     assert dsd(PAIR, LinkTimes(rtt_s=0.05), **DISTRIBUTIONS).communication_s == 0.05
 
 
-def test_predict_tpot_agrees_with_the_model() -> None:
-    for prediction in (dsd(PAIR, LINK, **DISTRIBUTIONS), dssd(PAIR, LINK, **DISTRIBUTIONS)):
-        predicted = predict_tpot(
-            "stop-and-wait",
-            tokens_per_round=prediction.tokens_per_round,
-            draft_s=PAIR.draft_s,
-            draft_length=2,
-            verify_s=PAIR.verify_s(2),
-            up_s=LINK.rtt_s / 2 + prediction.uplink_bytes / LINK.uplink_bytes_per_s,
-            down_s=LINK.rtt_s / 2 + prediction.downlink_bytes / LINK.downlink_bytes_per_s,
-        )
-        assert predicted == pytest.approx(prediction.tpot_s)
-
-
-def test_predict_tpot_counts_overhead_per_round() -> None:
-    case = {
-        "tokens_per_round": 2.0,
-        "draft_s": 0.001,
-        "draft_length": 4,
-        "verify_s": 0.01,
-        "up_s": 0.005,
-        "down_s": 0.005,
-    }
-    assert predict_tpot("stop-and-wait", **case) == pytest.approx(0.012)
-    assert predict_tpot("stop-and-wait", **case, overhead_s=0.002) == pytest.approx(0.013)
-    with pytest.raises(InvalidArgument, match="schedule"):
-        predict_tpot("streaming", **case)  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(InvalidArgument, match="tokens_per_round"):
-        predict_tpot("stop-and-wait", **case | {"tokens_per_round": 0})
-    with pytest.raises(InvalidArgument, match="up_s"):
-        predict_tpot("stop-and-wait", **case | {"up_s": math.nan})
-
-
 @pytest.mark.parametrize(
     ("field", "bad"),
     [
@@ -197,6 +163,13 @@ def test_bad_times_are_named(times: PairTimes | LinkTimes, field: str, bad: floa
     assert caught.value.field == field
 
 
+def within_rounding(row: Row) -> bool:
+    """Whether both printed numbers are roundings of the computed ones, to the second decimal."""
+    probability_gap = abs(row.rejection_probability - row.printed_rejection_probability)
+    gap_ms = 1e3 * abs(row.communication_s - row.printed_communication_s)
+    return max(probability_gap, gap_ms) <= 0.005 + 1e-9
+
+
 def test_table_1_has_every_cell() -> None:
     cells = {(row.draft_length, row.acceptance_rate) for row in dssd_table_1()}
     assert len(dssd_table_1()) == 24
@@ -209,8 +182,7 @@ def test_table_1_has_every_cell() -> None:
 def test_table_1_is_reproduced_within_the_printed_rounding(row: Row) -> None:
     assert abs(row.rejection_probability - row.printed_rejection_probability) <= 0.005 + 1e-9
     assert abs(row.communication_s - row.printed_communication_s) <= 0.005e-3 + 1e-12
-    assert row.within_rounding
-    assert abs(row.relative_difference) < 2.5e-4
+    assert within_rounding(row)
 
 
 def test_table_1_cells_force_its_parameters() -> None:
@@ -233,5 +205,5 @@ def test_table_1_cells_force_its_parameters() -> None:
 
 def test_a_wrong_cell_is_noticed() -> None:
     row = dssd_table_1()[0]
-    assert not replace(row, printed_communication_s=0.02603).within_rounding
-    assert not replace(row, printed_rejection_probability=0.76).within_rounding
+    assert not within_rounding(replace(row, printed_communication_s=0.02603))
+    assert not within_rounding(replace(row, printed_rejection_probability=0.76))

@@ -6,7 +6,6 @@ import pytest
 
 from lab.analysis.cost_models import LinkTimes, dsd
 from lab.analysis.cost_tslt import (
-    fitted_top_k,
     mc_dsd,
     sparse_probs_bytes,
     tree_distributions,
@@ -84,22 +83,3 @@ def test_bad_values_are_named() -> None:
         tree_distributions((2, 0))
     with pytest.raises(InvalidArgument, match="kept"):
         sparse_probs_bytes(0, 10, 2)
-
-
-def test_k_fits_the_link() -> None:
-    """A narrow uplink bears few entries, a wide one as many as raise acceptance."""
-    rates = {8: 0.5, 64: 0.7, 4096: 0.8, 16_384: 0.8}
-    fitted = [
-        fitted_top_k(
-            PairTimes(0.005, 0.025),
-            LinkTimes(0.0, mbps * 1e6 / 8),
-            rates,
-            draft_length=3,
-            vocabulary_size=32_000,
-            precision_bytes=2,
-        )
-        for mbps in (0.01, 10, 10_000)
-    ]
-    assert [kept for kept, _ in fitted] == [8, 64, 4096]
-    speedups = [predicted.speedup_over_ar for _, predicted in fitted]
-    assert speedups == sorted(speedups)

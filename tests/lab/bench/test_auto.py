@@ -25,16 +25,13 @@ from lab.bench.speculation.auto_cases import (
 )
 from lab.bench.speculation.auto_goals import goals as virtual_goals
 from lab.bench.speculation.auto_goals import ratios_to_each
-from lab.bench.speculation.auto_paced import PairOfRuns, goals, row_of
 from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from lab.machine import this_machine
 from tandem.control.estimates import NO_WARM_START
 from tandem.core.errors import InvalidArgument
-from tandem.generation.client import Generated
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Question, SimulatedAnswer, simulate_answers
-from tandem_api.common.v1 import generation_pb2 as pb
 from tests.long_runs import LONG
 
 
@@ -139,14 +136,12 @@ def test_against_the_cloud_alone_no_preset_of_an_edge_is_simulated(
 
 
 def test_no_further_case_begins_after_the_time_that_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = report_on([cell(0.5)], monkeypatch)
     auto.run(report, Models(), minutes=0.0)
-    auto.draw(report, tmp_path)
     assert report.rows == []
     assert report.goals == []
-    assert not list(tmp_path.iterdir()), "there is nothing to draw"
 
 
 def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
@@ -255,23 +250,6 @@ def test_a_change_is_there_and_then_not() -> None:
     (answer,) = change.answers(fixed_presets(quick=True)["coupled 4"], seed=1)
     accepted = answer.stats.accepted
     assert 200 - 80 - 60 < accepted < 200 - 80, "none in 80 of 200 tokens, four of five in others"
-
-
-def answers(seconds: float, token_ids: tuple[int, ...] = (1, 2)) -> list[Generated]:
-    summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1)
-    summary.choice.schedule = "stream"
-    last_s = 1.0 + seconds
-    return [Generated(token_ids=list(token_ids), ttft_s=1.0, last_commit_s=last_s, summary=summary)]
-
-
-def test_pairs_of_runs_as_processes() -> None:
-    pairs = [PairOfRuns(answers(2.0), answers(seconds)) for seconds in (1.0, 2.0, 4.0)]
-    row = row_of(cell(0.6), pairs, virtual=1.1)
-    assert (row["speedup_over_ar"], row["low"], row["high"]) == (1.0, 0.75, 1.5)
-    assert (row["drafted_per_token"], row["acceptance_rate"], row["chosen"]) == (4, 0.25, "stream")
-    assert [goal.met for goal in goals([row])] == [True, True]
-    other = PairOfRuns(answers(2.0), answers(2.1, (1, 3)))
-    assert [goal.met for goal in goals([row, row_of(cell(0.6), [other], 1.0)])] == [False, False]
 
 
 def test_a_cell_says_what_its_cloud_and_its_link_have() -> None:

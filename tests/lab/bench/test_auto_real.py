@@ -223,10 +223,9 @@ def test_a_quick_run_has_fewer_cells_and_rounds(asked: Asked) -> None:
     assert asked == [(str(cell), 5) for cell in CELLS if cell.pair != "large"], "it is not there"
 
 
-def test_no_further_cell_begins_after_the_time_that_was_given(asked: Asked, tmp_path: Path) -> None:
+def test_no_further_cell_begins_after_the_time_that_was_given(asked: Asked) -> None:
     report = a_report()
     measure_real(report, RealRun(minutes=0.0))
-    auto.draw(report, tmp_path)
     assert (asked, report.rows, report.goals) == ([], [], [])
 
 
@@ -237,17 +236,6 @@ def test_a_pair_that_is_not_there_is_left_out_with_a_note(asked: Asked, real_mod
     assert asked
     assert not [name for name, _ in asked if name.startswith("smollm2")]
     assert report.notes[0].startswith("Without smollm2: ")
-
-
-def test_a_plot_has_a_bar_for_each_cell(asked: Asked, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    report = a_report()
-    measure_real(report, RealRun())
-    auto.draw(report, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "real_auto_over_cloud.png",
-        "real_auto_over_best.png",
-    }
 
 
 def test_busy_loops_end_with_their_context() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lab.bench.two_sided.dragon_corpus import QUERY_TOKENS, WINDOW_TOKENS, read_windows
@@ -14,25 +13,13 @@ from lab.bench.two_sided.dragon_quality import (
     Predictor,
     _joined,
     _methods,
-    perplexities,
-    sequence_mixture,
-    sum_of,
 )
 from lab.training.demo_pair.corpus import is_held_out
 from tandem.core.errors import TandemError
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
-from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.mixture import Side, log_mass, side_weights
 
 VOCABULARY = 256
-
-
-def test_a_sequence_mixture_multiplies_to_the_mixture_of_products() -> None:
-    source = np.random.default_rng(1)
-    one, other = source.uniform(0.05, 1, (2, 20))
-    mixed = sequence_mixture(((0.3, one), (0.7, other)))
-    assert np.prod(mixed) == pytest.approx(0.3 * np.prod(one) + 0.7 * np.prod(other))
-    assert mixed[0] == pytest.approx(sum_of(((0.3, one), (0.7, other)))[0])
-    assert sequence_mixture(((0.0, one), (1.0, other))) == pytest.approx(other)
 
 
 @pytest.fixture
@@ -70,17 +57,17 @@ def test_with_one_model_and_one_weight_two_sides_are_one_pile_of_documents(peps:
     window = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[0]
     engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
     predictor = Predictor(engine, window)
-    found = {
-        (method, relevance, count): predicted
-        for method, relevance, count, predicted in _methods(predictor, predictor, (0, 2))
-    }
-    for relevance in ("even", "rank", "score"):
-        dragon = found["dragon", relevance, 2]
-        assert dragon.shape == (WINDOW_TOKENS - QUERY_TOKENS,)
-        assert dragon == pytest.approx(found["drcg", relevance, 2])
-        assert found["dragon", relevance, 0] == pytest.approx(found["crcg-cloud", relevance, 0])
-    halves = (found["crcg-device", "even", 2] + found["crcg-cloud", "even", 2]) / 2
-    assert found["dragon", "even", 2] == pytest.approx(halves)
+    found = dict(_methods(predictor, 2))
+    assert found["dragon"].shape == (WINDOW_TOKENS - QUERY_TOKENS,)
+    shares = side_weights(
+        *(log_mass([one.score for one in window.of(side, 2)]) for side in (Side.DEVICE, Side.CLOUD))
+    )
+    mixed = shares.device * found["crcg-device"] + shares.cloud * found["crcg-cloud"]
+    assert found["dragon"] == pytest.approx(mixed)
+    pile = predictor.mixed([*window.of(Side.CLOUD, 2), *window.of(Side.DEVICE, 2)])
+    assert found["dragon"] == pytest.approx(pile)
+    without = dict(_methods(predictor, 0))
+    assert without["dragon"] == pytest.approx(without["context-all"])
 
 
 def test_one_context_holds_as_many_documents_as_the_paper_s(peps: Path) -> None:
@@ -90,17 +77,3 @@ def test_one_context_holds_as_many_documents_as_the_paper_s(peps: Path) -> None:
     context = _joined(at, documents)
     assert len(context) == CONTEXT_DOCUMENT_TOKENS
     assert context[-len(documents[0].token_ids) :] == documents[0].token_ids  # the best is last
-
-
-def test_perplexities_are_those_of_documents_weighed_by_rank(peps: Path) -> None:
-    windows = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[:2]
-    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
-    found = perplexities(engine, windows, (0, 2))
-    nats = [
-        -np.log(predicted).mean()
-        for at in (Predictor(engine, window) for window in windows)
-        for method, relevance, count, predicted in _methods(at, at, (0, 2))
-        if (method, relevance, count) == ("dragon", "rank", 2)
-    ]
-    assert found["dragon", 2] == pytest.approx(np.exp(np.mean(nats)))
-    assert found["dragon", 0] == pytest.approx(found["context-all", 0])

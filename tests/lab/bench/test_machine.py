@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from lab.machine import commit_of
+from lab.machine import CHANGED, commit_of
 
 
 def test_each_state_of_the_sources_has_a_commit_of_its_own(tmp_path: Path) -> None:
@@ -24,11 +24,15 @@ def test_each_state_of_the_sources_has_a_commit_of_its_own(tmp_path: Path) -> No
     source.write_text("rate = 3\n")
     third = commit_of(tmp_path)
     assert len({clean, second, third}) == 3
-    assert second.startswith(f"{clean}-changed-")
+    assert second.startswith(f"{clean}{CHANGED}")
     source.write_text("rate = 2\n")
     assert commit_of(tmp_path) == second
     source.write_text("rate = 1\n")
-    assert commit_of(tmp_path) == clean
+    (tmp_path / "lab" / "results").mkdir(parents=True)
+    (tmp_path / "lab" / "results" / "papers.json").write_text("[]")
+    assert commit_of(tmp_path) == clean, "kept rows are no sources"
+    (tmp_path / "new.py").write_text("rate = 1\n")
+    assert CHANGED in commit_of(tmp_path)
 
 
 def test_sources_without_a_repository_have_no_commit(tmp_path: Path) -> None:

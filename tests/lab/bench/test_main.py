@@ -1,13 +1,11 @@
 """The command group, without running an experiment that measures time."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from lab.bench.harness.plots import bars, grouped_lines
 from lab.bench.harness.report import Goal, Report, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import HELD_OUT, PEPS
@@ -24,41 +22,14 @@ def stub_run(report: Report, models: Models) -> None:
 
 def test_every_experiment_has_help_and_the_common_options() -> None:
     assert set(EXPERIMENTS) == {
-        *(
-            "overhead",
-            "hf",
-            "peers",
-            "target-server",
-            "steps",
-            "prediction",
-            "memory",
-            "prompts",
-            "learning",
-            "bytes",
-            "batching",
-            "prefix",
-            "quantised",
-            "demo-pair",
-            "loop",
-            "methods",
-            "when-it-pays",
-        ),
-        *("exits", "auto", "cost-model"),
-        "capacity",
-        "structured",
-        "bias",
-        "retriever",
-        "dragon-quality",
-        "scheduler",
-        "dragon-latency",
-        *("dragon-ttft", "dragon-heads", "dragon-mixture", "leakage"),
-        "papers",
-        *("faults", "overload", "soak"),
+        *("peers", "target-server", "steps", "prompts", "learning", "batching", "quantised"),
+        *("auto", "methods", "when-it-pays", "bytes", "retriever", "leakage", "papers"),
+        *("faults", "overload", "capacity", "soak"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
         assert result.exit_code == 0
-        for option in ("--out", "--json", "--seed", "--quick"):
+        for option in ("--json", "--seed", "--quick"):
             assert option in result.output
 
 
@@ -88,25 +59,6 @@ def test_json_and_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert CliRunner().invoke(bench, [*arguments, "--check"]).exit_code == 1
     alone = CliRunner().invoke(bench, ["bytes", "--json", "--quick"])
     assert json.loads(alone.stdout)["goals"][0]["met"] is False
-
-
-def test_plots_without_matplotlib_are_refused_in_one_line_before_measuring(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = CliRunner().invoke(bench, ["bytes", "--out", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "pip install --editable './lab[bench]'" in result.output
-    assert "Table" not in result.output
-
-
-def test_plots_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="an optional extra, only for plots")
-    rows = [make_row(preset="ar", rtt_s=x, tpot_s=y) for x, y in ((0.0, 1.0), (0.1, None))]
-    bars(tmp_path / "bars.png", {"ar": 1.0, "dsd": 2.0}, ylabel="y", title="t", limit=1.5)
-    grouped_lines(tmp_path / "lines.png", rows, x="rtt_s", y="tpot_s", title="t")
-    for name in ("bars.png", "lines.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_no_experiment_s_line_is_cut() -> None:

@@ -9,21 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lab.bench.speculation.learning import STREAM, goals, offline_rows
+from lab.bench.speculation.learning import goals, window_rows
+from lab.bench.speculation.learning_streams import STREAM
 from lab.bench.speculation.offline_learning import (
     AT_ONCE,
     learned_stream,
-    save_answers,
-    saved_answers,
     target_answers,
 )
-from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
 from tandem.learning.tenant import TenantLearning
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.unit.learning.unigrams import VOCABULARY, Unigrams, answers, setup
-
-MADE_FOR = {"target": "t", "temperature": 1.0}
 
 
 def test_answers_are_those_that_the_coupled_preset_draws() -> None:
@@ -68,7 +64,7 @@ def test_each_answer_is_judged_by_what_was_learned_before_it(tmp_path: Path) -> 
     first = next(number for number, each in enumerate(stream) if each.outcomes)
     for each in stream[: first + 1]:
         assert each.adapted == each.frozen, "nothing was learned yet"
-    rows = offline_rows(stream, STREAM, 1.0, 20)
+    rows = window_rows(stream, STREAM, 1.0, 20)
     assert [row["questions"] for row in rows] == [20] * 4
     assert 1 < rows[0]["gain"] < rows[-1]["gain"]
     assert rows[-1]["gain"] > 2
@@ -87,28 +83,3 @@ def test_learning_ends_with_the_time_between_two_questions(tmp_path: Path) -> No
         clock=lambda: float(next(ticks)),
     )
     assert max(each.steps for each in stream) == 2, "of three ticks one is the beginning"
-
-
-def test_answers_are_kept_for_what_they_were_made_for(tmp_path: Path) -> None:
-    path = tmp_path / "answers.json"
-    assert saved_answers(path, MADE_FOR) is None
-    engine = ScriptedEngine(VOCABULARY, scripted_probs(3, VOCABULARY))
-    texts = target_answers(
-        engine, [[1, 2], [3]], temperature=1.0, seed=5, max_tokens=4, top_logprobs=3
-    )
-    save_answers(path, texts, MADE_FOR)
-    kept = saved_answers(path, MADE_FOR)
-    assert kept is not None
-    for one, other in zip(kept, texts, strict=True):
-        assert (one.token_ids == other.token_ids).all()
-        assert (one.first, one.seed, one.temperature) == (other.first, other.seed, 1.0)
-        assert one.token_ids.dtype == np.int32
-        assert one.target_probs.keys() == other.target_probs.keys()
-        for place, known in one.target_probs.items():
-            assert (known.ids == other.target_probs[place].ids).all()
-            assert (known.probs == other.target_probs[place].probs).all()
-    with pytest.raises(InvalidArgument, match="was made for"):
-        saved_answers(path, {**MADE_FOR, "target": "another"})
-    path.write_text("{")
-    with pytest.raises(InvalidArgument, match="cannot be read"):
-        saved_answers(path, MADE_FOR)

@@ -9,9 +9,9 @@ import pytest
 from lab.bench.harness.baselines import BASELINES
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Suite
-from lab.bench.speculation import hugging_face
+from lab.bench.speculation import peer_configurations
 from lab.bench.speculation.generation_sums import GenerationSums, add_timings
-from lab.bench.speculation.hugging_face import PeerConfiguration, TandemConfiguration
+from lab.bench.speculation.peer_configurations import PeerConfiguration, TandemConfiguration
 from lab.bench.speculation.peers import (
     GGUF_PAIR,
     LLAMACPP,
@@ -65,7 +65,7 @@ def test_who_asks_one_of_several_suites_is_on_that_one_s_edge(
         found.append(os.sched_getaffinity(0))
         return []
 
-    monkeypatch.setattr(hugging_face, "run_loop", run_loop)
+    monkeypatch.setattr(peer_configurations, "run_loop", run_loop)
     with pinned(*usable_cores()):
         for cores in ((core,), usable_cores(), (core,)):
             suite = Suite("nobody:1", (), (), cores)

@@ -1,42 +1,24 @@
-"""Ratios of decoding steps that were measured in turns."""
+"""What a precision gives up, in the terms of its row."""
 
-import json
-from pathlib import Path
-
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from lab.bench.speculation.bare_products import matrix_shapes
-from lab.bench.speculation.quantised_weights import paired_ratio, step_rows
-from tandem.demo import demo_folder
-
-QUIET = {"float32": [4.0, 4.1, 9.0], "int8": [2.0, 2.1, 2.2]}
+from lab.bench.harness.pair_distributions import Sums
+from lab.bench.speculation.quantised_weights import fit_row
 
 
-def test_a_ratio_is_of_the_bursts_of_one_turn() -> None:
-    slow = {name: [10 * step for step in steps] for name, steps in QUIET.items()}
-    turns = {name: [QUIET[name], slow[name], slow[name]] for name in QUIET}
-    assert paired_ratio(turns, "int8", "float32") == pytest.approx(2.1 / 4.1)
-
-
-def test_load_that_meets_one_burst_does_not_count() -> None:
-    turns = {"float32": [[4.0]] * 3, "int8": [[2.0], [8.0], [2.0]]}
-    assert paired_ratio(turns, "int8", "float32") == 0.5
-    float32, int8 = step_rows(turns, seed=1)
-    assert (float32["step_ratio"], int8["step_ratio"]) == (1.0, 0.5)
-    assert (int8["step_median_s"], int8["step_fastest_s"]) == (2.0, 2.0)
-
-
-def test_the_matrices_of_a_step_are_those_that_a_token_meets() -> None:
-    tied = matrix_shapes(demo_folder("demo-target"))
-    config = json.loads((demo_folder("demo-target") / "config.json").read_text())
-    vocabulary, hidden = config["vocab_size"], config["hidden_size"]
-    assert tied.count((vocabulary, hidden)) == 1
-    assert len(tied) == 1 + 7 * config["num_hidden_layers"]
-
-
-def test_a_head_of_its_own_takes_the_embeddings_place(tmp_path: Path) -> None:
-    weights = {"model.embed_tokens.weight": torch.zeros(9, 4), "lm_head.weight": torch.zeros(8, 4)}
-    save_file(weights | {"model.norm.weight": torch.zeros(4)}, tmp_path / "model.safetensors")
-    assert matrix_shapes(tmp_path) == [(8, 4)]
+def test_sums_over_positions() -> None:
+    sums = Sums()
+    target = np.array([[0.5, 0.5, 0.0], [0.2, 0.2, 0.6]])
+    draft = np.array([[0.25, 0.75, 0.0], [0.1, 0.1, 0.8]])
+    sums.add(target, draft, [0, 2])
+    row = sums.row("peps", seed=1)
+    assert row["tokens"] == 2
+    assert row["acceptance_rate"] == pytest.approx((0.75 + 0.8) / 2)
+    assert row["target_cross_entropy"] == pytest.approx(-(np.log(0.5) + np.log(0.6)) / 2)
+    assert row["draft_cross_entropy"] == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
+    assert row["top1_agreement"] == 0.5
+    fit = fit_row("int8", row)
+    assert (fit["dtype"], fit["overlap"], fit["seed"]) == ("int8", row["acceptance_rate"], 1)
+    more = row["draft_cross_entropy"] - row["target_cross_entropy"]
+    assert fit["more_than_float32"] == pytest.approx(more)

@@ -18,7 +18,6 @@ REPORT_NAMES = [
     "tokens_per_s",
     "speedup_over_ar",
     "tpot_s",
-    "predicted_tpot_s",
     "ttft_s",
     "acceptance_rate",
     "target_passes_per_token",

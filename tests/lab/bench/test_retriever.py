@@ -14,9 +14,9 @@ from lab.bench.documents.retriever import (
     own_weight,
     recall,
 )
-from lab.bench.documents.retriever_kill import change, expected, kill_trial
 from lab.bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
+from tests.lab.killed_writer import change, expected, kill_trial
 
 
 def test_blended_vectors_are_unit_and_near_what_they_are_made_of() -> None:

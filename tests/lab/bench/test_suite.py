@@ -1,9 +1,6 @@
 """Processes of a suite, with the lightest ones there are."""
 
-import json
 import os
-import struct
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,6 @@ from lab.bench.harness.suite import (
     clean_environment,
     cloud_draft_flags,
 )
-from lab.bench.speculation.bare_round_trip import measure_bare_round_trip, weight_bytes
 from lab.machine import OthersMeter, pinned, usable_cores
 
 
@@ -58,25 +54,6 @@ def test_pinning_ends_with_its_context() -> None:
     with pinned(usable_cores()[0]):
         assert os.sched_getaffinity(0) == {usable_cores()[0]}
     assert os.sched_getaffinity(0) == before
-
-
-def test_a_bare_round_trip_takes_time() -> None:
-    round_overhead_s = measure_bare_round_trip(
-        draft_bytes=4_000, target_bytes=400_000, drafts=2, rounds=10
-    )
-    assert 10e-6 < round_overhead_s < 1.0
-
-
-def test_weight_bytes_are_those_of_float32(tmp_path: Path) -> None:
-    header = {
-        "__metadata__": {"format": "pt"},
-        "a": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 30]},
-        "b": {"dtype": "F32", "shape": [7], "data_offsets": [30, 58]},
-    }
-    raw = json.dumps(header).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(58))
-    assert weight_bytes(str(tmp_path)) == 4 * (15 + 7)
-    assert weight_bytes(str(tmp_path / "elsewhere")) is None
 
 
 def test_own_work_is_not_the_work_of_others() -> None:

@@ -48,7 +48,7 @@ def test_the_demo_pair_passes_over_a_slow_link() -> None:
     )
     assert (ended.exit_code, ended.stderr) == (0, "")
     head, names, row, signed = ended.stdout.splitlines()
-    what = "2 texts of 8 tokens, seed 0, round trip 10 ms, 50 Mbit/s"
+    what = "2 texts of 8 tokens, seed 0, an emulated link"
     assert head == f"demo-draft drafts for demo-target: {what}"
     assert signed == "as demo-target alone, up to rounding: coupled."
     assert names.split()[:2] == ["preset", "result"]

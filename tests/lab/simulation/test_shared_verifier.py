@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lab.simulation.answer_figures import undrafted_rate
 from lab.simulation.shared_verifier import VerifierPlan, simulate_verifier
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import CloudDrafts
@@ -15,6 +15,7 @@ from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import (
     Conditions,
     Question,
+    SimulatedAnswer,
     simulate_answers,
     verified_acceptance,
 )
@@ -38,6 +39,15 @@ PLAN = VerifierPlan(
     answer_tokens=(TOKENS, TOKENS),
     lasts_s=150.0,
 )
+
+
+def undrafted_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
+    """How often drafting for the outcome that came had not even begun; None without
+    pre-drafting."""
+    hits = sum(answer.stats.predraft_hits for answer in answers)
+    misses = sum(answer.stats.predraft_misses for answer in answers)
+    begun = sum(answer.stats.predraft_begun for answer in answers)
+    return (misses - begun) / (hits + misses) if hits + misses else None
 
 
 @pytest.mark.parametrize(("preset", "sessions"), [("ar", 3), ("coupled", 3), ("stream", 1)])

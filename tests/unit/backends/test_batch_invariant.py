@@ -13,6 +13,7 @@ from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from tandem.core.probs import Array
 from tandem.demo import demo_folder
+from tests.long_runs import LONG as LONG_RUN
 from tests.long_runs import with_long_cases
 from tests.unit.backends.gguf_files import draft_gguf, q4_k_gguf
 
@@ -22,8 +23,12 @@ AT_EACH_END = 20
 """Pieces."""
 
 
-# F32: nothing hides how attention rounds. Q4_K: with Q6_K in it.
-@pytest.fixture(scope="module", params=["F32", "Q8_0", "Q4_0", "Q4_K"])
+# F32: nothing hides how attention rounds. Q4_K: with Q6_K in it. Two kinds are for runs after a
+# change of the engines (.ci/stages.toml).
+@pytest.fixture(
+    scope="module",
+    params=["F32", "Q4_K", *(pytest.param(kind, marks=LONG_RUN) for kind in ("Q8_0", "Q4_0"))],
+)
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = tmp_path_factory.mktemp("gguf")
     kind = request.param

@@ -20,6 +20,7 @@ from tandem.backends.model_source import ModelChoice, find_source
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
+from tests.long_runs import LONG, with_long_cases
 from tests.unit.backends.tiny_folders import TEMPLATE, write_model, write_tokenizer
 
 Damage = Callable[[Path], object]
@@ -288,7 +289,9 @@ TEMPLATES = {
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", TEMPLATES)
+@pytest.mark.parametrize(
+    "kind", with_long_cases(TEMPLATES, [*TEMPLATES.keys() - {"one inside of an answer"}])
+)
 def test_a_chat_template_that_takes_too_much_is_refused(folder: Path, kind: str) -> None:
     template, why = TEMPLATES[kind]
     (folder / "chat_template.jinja").write_text(template)
@@ -306,6 +309,7 @@ def test_wherever_it_lies(folder: Path, several: bool) -> None:
         load_tokenizer(folder)
 
 
+@LONG  # it takes all of the time that a template may
 @pytest.mark.timeout(60)
 def test_so_is_that_of_a_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "stranger.gguf"

@@ -1,5 +1,5 @@
 """What a token costs under each schedule, by hand; `tests/lab/analysis/test_cost_timelines.py`
-compares it with timelines that follow every event."""
+compares it with state machines in virtual time."""
 
 from __future__ import annotations
 

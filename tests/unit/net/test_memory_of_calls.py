@@ -20,6 +20,7 @@ from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.stream_limits import StreamLimits, served
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
+from tests.long_runs import with_long_cases
 from tests.native_memory import bytes_in_use
 
 CALLS = 400
@@ -130,7 +131,12 @@ async def a_closed_stream(channel: grpc.aio.Channel, connection: Connection) -> 
     await stream.close()
 
 
-@pytest.mark.parametrize("give_up", [ended_by_the_service, left_while_it_reads, a_closed_stream])
+@pytest.mark.parametrize(
+    "give_up",
+    with_long_cases(
+        [ended_by_the_service, left_while_it_reads, a_closed_stream], (left_while_it_reads,)
+    ),
+)
 async def test_a_call_leaves_no_memory_behind(give_up: Give) -> None:
     async def calls(count: int) -> int:
         for _ in range(count):

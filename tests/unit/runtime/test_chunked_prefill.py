@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from typing import cast
 
@@ -403,11 +403,15 @@ class Short(Feed):
         return super().take(logits)
 
 
+@pytest.mark.parametrize(
+    ("are_open", "chunks"), [(True, 1), (False, CHUNKS_ALONE)], ids=["open", "unexpected"]
+)
 async def test_short_requests_never_wait_for_more_than_a_small_chunk(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, are_open: bool, chunks: int
 ) -> None:
     """They came at random moments while 16 prompts of a whole context were fed: 0.9 s late, since
-    nobody else was there in the moment when a pass began."""
+    nobody else was there in the moment when a pass began. If none of their sessions is open then,
+    it is a pass of several chunks, but no further one."""
     clock, source = Clock(), random.Random(1)
     monkeypatch.setattr(engine_thread, "time", clock)
     engine = Timed(clock)
@@ -416,7 +420,10 @@ async def test_short_requests_never_wait_for_more_than_a_small_chunk(
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         stack.callback(thread.stop)
-        sessions = [await stack.enter_async_context(thread.session(8)) for _ in range(8)]
+        sessions = [
+            await stack.enter_async_context(thread.session(8)) if are_open else engine.open(8)
+            for _ in range(8)
+        ]
         moments_s = accumulate(source.uniform(0.05, 0.25) for _ in range(80))
         short = [
             Short(sessions[number % 8], clock, came_s) for number, came_s in enumerate(moments_s)
@@ -434,5 +441,7 @@ async def test_short_requests_never_wait_for_more_than_a_small_chunk(
         for handle in (*fed_prompts, *handles):
             await handle.future
     chunk_s = max(CHUNK_S, KV_BLOCK * ROW_S)
-    assert max(job.took_s for job in short) <= chunk_s + 2 * pass_s(len(sessions))
+    assert max(job.took_s for job in short) <= chunks * chunk_s + 2 * pass_s(len(sessions))
+    for before, rows in pairwise(engine.passes):
+        assert max(before) < KV_BLOCK or len(rows) == 1 or max(rows) < KV_BLOCK, "it waits twice"
     assert clock.now_s < 2 * 16 * pass_s(960), "prompts go on all the time"

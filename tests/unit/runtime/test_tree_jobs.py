@@ -214,7 +214,7 @@ def remembering(*texts: tuple[int, ...]) -> TextDrafts:
         for length in (3, 5, 8):
             for _ in range(100):
                 hit_rates.add(length, 1.0, True)
-    source = NgramTexts.of((7, 1, 2), V, memory.index, hit_rates)
+    source = NgramTexts((7, 1, 2), V, memory.index, hit_rates)
     return TextDrafts((source.begin(),), V)
 
 

@@ -90,7 +90,7 @@ def quoted() -> tuple[int, int, int]:
     rates, runs = HitRates(), list[tuple[int, int, int]]()
     for seed in range(8):
         prompt = text_of(lines(seed))
-        texts = NgramTexts.of(prompt, VOCABULARY, hit_rates=rates)
+        texts = NgramTexts(prompt, VOCABULARY, hit_rates=rates)
         runs.append(judged(AnswerTexts(texts), edited(prompt, 9, 0.04)))
     return total(runs)
 
@@ -100,7 +100,7 @@ def remembered() -> tuple[int, int, int]:
     common = text_of(lines(99, 60))
     for seed in range(12):
         prompt, answer = text_of(lines(seed, 3)), edited([*common, *text_of(lines(seed, 20))], seed)
-        texts = NgramTexts.of(prompt, VOCABULARY, memory.index, rates)
+        texts = NgramTexts(prompt, VOCABULARY, memory.index, rates)
         runs.append(judged(AnswerTexts(texts), answer))
         memory.learn(prompt, answer)
     return total(runs)

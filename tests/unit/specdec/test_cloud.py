@@ -37,7 +37,7 @@ from tests.virtual_time.cloud_frames import (
     own_tokens,
     pass_of,
 )
-from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, judgement_for, model_for
+from tests.virtual_time.lockstep import Lockstep, judgement_for, model_for
 
 SPLIT = preset("dssd", 2, payload_top=1, payload_tail_draws=0)
 
@@ -67,7 +67,6 @@ def test_opened_tells_the_servers_terms() -> None:
     opened = opened_cloud(preset("dsd"), frozenset({2})).opened()
     assert opened.eos_token_ids == {2}
     assert opened.max_draft_length == 64
-    assert opened.context_length == CONTEXT_LENGTH
     assert (opened.session, opened.base) == (7, 2)
 
 
@@ -468,7 +467,7 @@ def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> Non
 
 def test_a_cloud_says_how_long_it_stays() -> None:
     cloud = opened_cloud(preset("coupled", 2))
-    assert cloud.going_away(2.5) == GoingAway(7, 2, cloud.committed.prefix, grace_s=2.5)
+    assert cloud.going_away() == GoingAway(7, 2, cloud.committed.prefix)
 
 
 def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:

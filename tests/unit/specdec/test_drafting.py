@@ -75,7 +75,7 @@ def test_pieces_leave_as_they_come_and_the_last_one_ends_the_chunk() -> None:
     task = task_of(edge)
     assert (task.count, task.stepwise) == (2, True)
     assert frames(edge.drafted(task, drafts_of(0), 2, 0.0, 0.0)) == [((0,), False)]
-    assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
+    assert edge.receive(GoingAway(*frame_of(edge)), 0.0) == []
     last = edge.drafted(task, drafts_of(1), 3, 0.0, 0.0)
     assert frames(last) == [((1,), True)], "a chunk that is begun is completed on its stream"
     assert edge.work(0.0) is None, "no other is begun on one that is about to end"

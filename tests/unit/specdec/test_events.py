@@ -167,7 +167,7 @@ def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
     stats = EdgeStats(prompt_tokens=8)
     for cached in (5, 40):
         stats.on_connected(0.0)
-        terms = Opened(1, 8, 0, 8, 64, frozenset(), "scripted", cached_tokens=cached)
+        terms = Opened(1, 8, 0, 8, frozenset(), "scripted", cached_tokens=cached)
         stats.on_opened(terms)
         assert stats.cached_tokens == 5
     other = EdgeStats(prompt_tokens=8)
@@ -183,7 +183,7 @@ def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them(name:
     for promised in (True, True, False, True):
         stats.on_connected(0.0)
         promises: dict[str, Any] = {name: promised}
-        terms = Opened(1, 8, 0, 8, 64, frozenset(), "scripted")
+        terms = Opened(1, 8, 0, 8, frozenset(), "scripted")
         stats.on_opened(replace(terms, **promises))
         told.append(getattr(stats, name))
     assert told == [None, True, True, False, False]

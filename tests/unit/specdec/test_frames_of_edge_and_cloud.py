@@ -165,10 +165,8 @@ def test_the_cloud_says_all_of_itself_when_a_session_opens() -> None:
         base=2,
         prefix_hash=prefix(1, 2),
         max_draft_length=16,
-        context_length=64,
         eos_token_ids=frozenset({2}),
         model_name="m",
-        exits=3,
         cached_tokens=1,
         same_bits=True,
     )
@@ -390,7 +388,7 @@ def test_an_edge_learns_the_target_s_name_from_its_cloud() -> None:
     edge = edge_of(preset("ar"), opened=False)
     assert edge.target_name == ""
     edge.connect(0.0)
-    edge.receive(Opened(*frame_of(edge), 8, 64, frozenset(), "scripted"), 0.0)
+    edge.receive(Opened(*frame_of(edge), 8, frozenset(), "scripted"), 0.0)
     assert edge.target_name == "scripted"
 
 

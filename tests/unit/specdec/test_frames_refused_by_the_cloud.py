@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
 from tandem.specdec.cloud import CloudMachine, State
-from tandem.specdec.cloud_checks import VocabularyMismatch
 from tandem.specdec.messages import Drafts, EdgeMessage
 from tandem.specdec.presets import Preset
 from tandem.specdec.rounds.messages import NeedFullDistribution, Recovered
@@ -328,8 +327,8 @@ def test_a_token_the_target_distribution_excludes_cannot_be_recovered() -> None:
 
 BIASED = preset("dsd", uplink=Uplink.IDS).verify_settings
 BAD_OPENINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "another vocabulary": ({"vocabulary_hash": "other"}, VocabularyMismatch, ""),
-    "another vocabulary size": ({"vocabulary_size": V + 1}, VocabularyMismatch, ""),
+    "another vocabulary": ({"vocabulary_hash": "other"}, FailedPrecondition, ""),
+    "another vocabulary size": ({"vocabulary_size": V + 1}, FailedPrecondition, ""),
     "no prompt": ({"prompt_ids": ()}, InvalidArgument, "prompt_ids"),
     "token -1": ({"prompt_ids": (1, -1)}, InvalidArgument, "prompt_ids"),
     "token V": ({"prompt_ids": (1, V)}, InvalidArgument, "prompt_ids"),

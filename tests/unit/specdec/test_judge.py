@@ -12,9 +12,9 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.judge import Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Drafts, Frame
+from tandem.specdec.rounds.cloud import DraftTree
 from tandem.specdec.rounds.exits import EarlyJudge
 from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.specdec.rounds.trees import DraftTree
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,

@@ -14,9 +14,9 @@ from tandem.specdec.events import NO_PROBS, Drafted
 from tandem.specdec.logprobs import (
     LogprobsBuffer,
     LogprobsRecorder,
+    check_logprob_params,
     check_logprobs,
     check_logprobs_available,
-    check_top_logprobs,
 )
 from tandem.specdec.messages import Committed, GenerationParams, TokenLogprob
 from tandem.specdec.observers import Settled
@@ -102,11 +102,11 @@ def test_likeliest_tokens_are_those_asked_for_and_of_the_vocabulary(
 
 
 def test_no_more_are_asked_for_than_are_sent_and_none_alone() -> None:
-    check_top_logprobs(True, 20)
-    check_top_logprobs(False, 0)
+    check_logprob_params(asking(True, 20))
+    check_logprob_params(asking(False, 0))
     for logprobs, top in ((True, 21), (False, 1)):
         with pytest.raises(InvalidArgument, match="top_logprobs"):
-            check_top_logprobs(logprobs, top)
+            check_logprob_params(asking(logprobs, top))
 
 
 def test_certainty_is_zero() -> None:

@@ -32,9 +32,9 @@ def test_a_pass_that_tells_nothing_of_its_cost_was_free_and_nobody_else_s() -> N
     assert Committed(1, 2, 9, accepted=1).work == work
 
 
-def test_a_cloud_that_does_not_say_so_has_no_exits_and_promises_no_bits() -> None:
-    opened = Opened(1, 2, 9, 8, 64, frozenset(), "plain")
-    assert (opened.exits, opened.cached_tokens) == (0, 0)
+def test_a_cloud_that_does_not_say_so_has_nothing_kept_and_promises_no_bits() -> None:
+    opened = Opened(1, 2, 9, 8, frozenset(), "plain")
+    assert opened.cached_tokens == 0
     assert not opened.same_bits
     assert not opened.batch_invariant
     assert opened.row_share is None

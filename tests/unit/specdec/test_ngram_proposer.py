@@ -39,7 +39,7 @@ def memory_of(*texts: Sequence[int]) -> TextMemory:
 def recalled(
     texts: Sequence[Sequence[int]], prompt: Sequence[int], hit_rates: HitRates | None = None
 ) -> TextDrafts:
-    source = NgramTexts.of(prompt, VOCABULARY, memory_of(*texts).index, hit_rates)
+    source = NgramTexts(prompt, VOCABULARY, memory_of(*texts).index, hit_rates)
     return TextDrafts((source.begin(),), VOCABULARY).surer_than(MODEL_RATE)
 
 
@@ -152,7 +152,7 @@ def test_a_better_draft_model_is_asked_in_its_place() -> None:
 def test_a_prediction_comes_first() -> None:
     texts = AnswerTexts(
         PredictedText((1, 2, 3), VOCABULARY),
-        NgramTexts.of(OLD[:30], VOCABULARY, memory_of(OLD).index),
+        NgramTexts(OLD[:30], VOCABULARY, memory_of(OLD).index),
     )
     first = texts.after((), MODEL_RATE).proposed
     assert first is not None
@@ -165,9 +165,9 @@ def test_a_prediction_comes_first() -> None:
 
 def test_drafts_in_flight_are_followed_once() -> None:
     """Also where some of them are discarded."""
-    texts = AnswerTexts(None, NgramTexts.of(OLD[:30], VOCABULARY, memory_of(OLD).index))
+    texts = AnswerTexts(None, NgramTexts(OLD[:30], VOCABULARY, memory_of(OLD).index))
     for flight in (OLD[30:33], OLD[30:35], (OLD[30], 5), (), OLD[30:31]):
-        fresh = AnswerTexts(None, NgramTexts.of(OLD[:30], VOCABULARY, memory_of(OLD).index))
+        fresh = AnswerTexts(None, NgramTexts(OLD[:30], VOCABULARY, memory_of(OLD).index))
         here, there = texts.after(flight, MODEL_RATE), fresh.after(flight, MODEL_RATE)
         assert proposals(here) == proposals(there), flight
     assert texts.count(OLD[30:31], MODEL_RATE, 6) == 6

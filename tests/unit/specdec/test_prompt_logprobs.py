@@ -21,7 +21,7 @@ from tandem.specdec.logprobs import (
     PROMPT_LOGPROBS_AT_ONCE,
     PromptLogprobsBuffer,
     PromptReader,
-    check_prompt_logprobs,
+    check_logprob_params,
     parts_of,
 )
 from tandem.specdec.messages import GenerationParams, Open, PromptLogprobs, TokenLogprob, Work
@@ -157,9 +157,9 @@ def test_all_of_the_prompt_is_read_whatever_is_kept_of_it() -> None:
 @pytest.mark.parametrize("wrong", [{"logprobs": False, "top_logprobs": 0}, {"images": (b"png",)}])
 def test_they_go_with_those_of_the_answer_and_with_text_alone(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        check_prompt_logprobs(replace(ASKED, **wrong))
+        check_logprob_params(replace(ASKED, **wrong))
     assert refused.value.field == "prompt_logprobs"
-    check_prompt_logprobs(ASKED)
+    check_logprob_params(ASKED)
 
 
 def test_the_cloud_checks_that_before_a_session_costs_anything() -> None:

@@ -82,7 +82,7 @@ def test_without_a_source_nothing_is_proposed() -> None:
 
 def test_what_is_drafted_teaches_a_source_nothing() -> None:
     """Tasks on other threads go on from the same place."""
-    texts = NgramTexts.of((1, 2, 3, 1, 2), VOCABULARY)
+    texts = NgramTexts((1, 2, 3, 1, 2), VOCABULARY)
     before = len(texts.own), texts.hit_rates.chance(3, 1.0)
     drafting = AnswerTexts(texts)
     drafting.after((3, 9, 4), 0.0).row(8)

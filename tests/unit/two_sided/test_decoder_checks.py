@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.cloud_checks import VocabularyMismatch
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
 )
@@ -52,7 +51,7 @@ def test_openings_are_checked(
 
 @pytest.mark.parametrize("changes", [{"vocabulary_hash": "x"}, {"vocabulary_size": 49}])
 def test_another_vocabulary_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(VocabularyMismatch):
+    with pytest.raises(FailedPrecondition):
         machine(**changes)
     machine(vocabulary_hash="hash", vocabulary_size=VOCABULARY)
 

@@ -104,7 +104,7 @@ def test_requests_come_through(message: DecodeRequestMessage) -> None:
     "message",
     [
         DecodingText(*HEAD, text="caf", tokens=2, stopped=True, token_texts=("ca", "f")),
-        GoingAway(*HEAD, grace_s=2.5),
+        GoingAway(*HEAD),
         Pong(*HEAD, nonce=0),
     ],
 )

@@ -102,7 +102,7 @@ async def test_any_number_of_decoders_may_stop_gracefully_under_an_answer(
     for count in range(1, 9):
         streams[-1].on_frame(OPENED, 0)
         streams[-1].on_frame(DRAFT, 0)
-        streams[-1].on_frame(GoingAway(SESSION, 2, 0, grace_s=2.5), 0)
+        streams[-1].on_frame(GoingAway(SESSION, 2, 0), 0)
         assert streams[-1].closed_as_lost is False
         await until(streams, count + 1)
     assert not failures
@@ -115,7 +115,7 @@ async def test_a_decoder_that_is_about_to_stop_again_and_again_is_not_hammered(
     for count in range(1, 4):
         left_s = asyncio.get_running_loop().time()
         streams[-1].on_frame(OPENED, 0)
-        streams[-1].on_frame(GoingAway(SESSION, 2, 0, grace_s=2.5), 0)
+        streams[-1].on_frame(GoingAway(SESSION, 2, 0), 0)
         await until(streams, count + 1)
     assert streams[-1].opened_s - left_s >= 0.1
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.core.errors import FailedPrecondition
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.randomness import SeededRandom
@@ -30,7 +31,6 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpened,
     Fetch,
     KvModel,
-    KvModelMismatch,
     TargetFrame,
     ToDecoder,
     ToPeer,
@@ -158,14 +158,14 @@ def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
         KvModel("weights of another", "vocabulary", "first"),
         KvModel("weights of the first", "another vocabulary", "first"),
     ):
-        with pytest.raises(KvModelMismatch) as refused:
+        with pytest.raises(FailedPrecondition) as refused:
             model.check_used_by(other)
         words = str(refused.value)
         assert words.startswith("document_kv: of another model; fetch the documents' text instead")
         assert "here are of first (weights weights of t, vocabulary vocabulary)" in words
         assert f"(weights {other.weights[:12]}, vocabulary {other.vocabulary_hash[:12]})" in words
-    nameless = str(KvModelMismatch(KvModel("", "v"), KvModel("w", "v")))
-    assert "here are of a model (weights not named, vocabulary v)" in nameless
+    with pytest.raises(FailedPrecondition, match=r"of a model \(weights not named, vocabulary v\)"):
+        KvModel("", "v").check_used_by(KvModel("w", "v"))
 
 
 def test_a_chunk_of_keys_and_values_fits_the_smallest_message_that_a_service_takes() -> None:
@@ -203,7 +203,7 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
 
 def test_a_decoder_that_goes_says_where_its_text_ends() -> None:
     machine = decoder(committed_ids=(4, 5))
-    assert machine.going_away(2.5) == GoingAway(9, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
+    assert machine.going_away() == GoingAway(9, 5, prefix(*PROMPT, 4, 5))
 
 
 def test_a_draft_goes_with_what_is_known_of_it() -> None:

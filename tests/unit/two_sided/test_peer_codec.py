@@ -142,7 +142,7 @@ def test_what_the_device_alone_says(message: DeviceMessage) -> None:
             documents=2,
             document_tokens=90,
         ),
-        GoingAway(*HEAD, grace_s=2.5),
+        GoingAway(*HEAD),
         Pong(*HEAD, nonce=9),
     ],
 )

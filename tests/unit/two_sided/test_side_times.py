@@ -137,10 +137,10 @@ def test_a_cloud_with_less_room_shortens_the_answer() -> None:
 
 def test_a_departing_cloud_is_left_at_once() -> None:
     machine = device()
-    assert machine.receive(GoingAway(1, 2, head(()), grace_s=5.0), 0.0) == [Reconnect()]
+    assert machine.receive(GoingAway(1, 2, head(())), 0.0) == [Reconnect()]
     assert machine.phase is Phase.CONNECTING
-    (said,) = told(cloud().going_away(2.5, 0.0), GoingAway)
-    assert said == GoingAway(1, 2, head(()), grace_s=2.5)
+    (said,) = told(cloud().going_away(0.0), GoingAway)
+    assert said == GoingAway(1, 2, head(()))
 
 
 def test_only_a_connected_device_tells_the_cloud_that_it_ends() -> None:

@@ -175,9 +175,9 @@ def _verify_response() -> Conversation:
     probs = verifier_examples.PROBS
     told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
     messages = {
-        "opened": Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+        "opened": Opened(*HEAD, 64, frozenset({0, 7}), "target"),
         "opened.batch_invariant": Opened(
-            *(*HEAD, 64, 512, frozenset({0}), "target"), batch_invariant=True, row_share=0.375
+            *(*HEAD, 64, frozenset({0}), "target"), batch_invariant=True, row_share=0.375
         ),
         "prompt_logprobs": PromptLogprobs(*HEAD, first=1, logprobs=told),
         "committed.accepted": Committed(*HEAD, 3, (), work),
@@ -195,10 +195,10 @@ def _verify_response() -> Conversation:
         "early_verdict.token": EarlyVerdict(*HEAD, 1, 3, False, 0, 0.5),
         "early_verdict.sparse": EarlyVerdict(*HEAD, 3, 0, True, answer, 1.0),
         "opened.cloud_drafts": Opened(
-            *(*HEAD, 64, 512, frozenset({0}), "target"), cloud_drafts=CloudDrafts.LOOKUP
+            *(*HEAD, 64, frozenset({0}), "target"), cloud_drafts=CloudDrafts.LOOKUP
         ),
         "full_distribution": FullDistribution(*HEAD, probs),
-        "going_away": GoingAway(*HEAD, grace_s=2.5),
+        "going_away": GoingAway(*HEAD),
         "pong": Pong(*HEAD, nonce=3),
     }
     cloud = CloudCodec(verifier_examples.MODEL, "cpu", "float32")
@@ -273,7 +273,7 @@ def _collaborate_response() -> Conversation:
     opened = CollaborationOpened(*head, -math.inf, 7, 2, 90)
     messages = _both_ways() | {
         "opened": opened,
-        "going_away": GoingAway(*head, grace_s=2.5),
+        "going_away": GoingAway(*head),
         "pong": Pong(*head, nonce=9),
     }
 
@@ -332,7 +332,7 @@ def _decode_response() -> Conversation:
         "draft.head": replace(decoder_examples.DRAFT, token_id=HEADED_TOKEN, probs=HEAD_WITH_REST),
         "text": DecodingText(*head, "caf", 2, stopped=True),
         "text.token_texts": DecodingText(*head, "caf", 2, token_texts=("ca", "f")),
-        "going_away": GoingAway(*head, grace_s=2.5),
+        "going_away": GoingAway(*head),
         "pong": Pong(*head, nonce=0),
     }
     return Conversation(decoding_pb2.DecodeResponse, encode, decode, messages)

@@ -172,7 +172,7 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
     others = [
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         rounds.FullDistribution(*head, data.draw(whole)),
-        specdec.GoingAway(*head, data.draw(some.seconds)),
+        specdec.GoingAway(*head),
         specdec.Pong(*head, data.draw(some.uint32)),
     ]
     messages: list[Any] = [committed, early, *others]

@@ -102,19 +102,18 @@ EDGE_MESSAGES: list[EdgeMessage] = [
 ]
 
 CLOUD_MESSAGES: list[CloudMessage] = [
-    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
-    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
+    Opened(*HEAD, 64, frozenset({0, 7}), "target"),
+    Opened(*HEAD, 64, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
     Opened(
         *HEAD,
         64,
-        512,
         frozenset({0, 7}),
         "target",
         batch_invariant=True,
         row_share=0.0,
         drafts_never_pay=True,
     ),
-    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
+    Opened(*HEAD, 64, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
     Committed(*HEAD, accepted=3, work=WORK),
@@ -130,7 +129,7 @@ CLOUD_MESSAGES: list[CloudMessage] = [
         cloud_accepted=1,
     ),
     FullDistribution(*HEAD, target_probs=PROBS),
-    GoingAway(*HEAD, grace_s=2.5),
+    GoingAway(*HEAD),
     Pong(*HEAD, nonce=HUGE),
 ]
 
