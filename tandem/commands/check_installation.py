@@ -77,9 +77,20 @@ def _extras() -> str:
     everything."""
     there, absent = list[str](), list[str]()
     for extra, packages in PACKAGES.items():
-        (there if all(map(find_spec, packages)) else absent).append(extra)
+        (there if all(map(_is_there, packages)) else absent).append(extra)
     words = ", ".join(there) or "none"
     return f"{words}; not installed: {', '.join(absent)}" if absent else words
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(_TELLING.get(package, package)) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
+_TELLING = {"opentelemetry": "opentelemetry.sdk"}
+"""The part by which a package is known, where others bring another part: FastAPI the API alone."""
 
 
 def _threads() -> str:

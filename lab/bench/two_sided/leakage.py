@@ -34,7 +34,7 @@ from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 from tandem.testing.listed_tokens import likeliest_first
 from tandem.testing.simulation.side_distributions import SideDistributions
 from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
@@ -384,7 +384,7 @@ def _one_sided(
     size = 1 + max(max(ids) for attack in searched for ids in attack.tokens)
     size = max(size, *BEGIN, *(1 + max(tokenizer.encode(q)) for _, q in asked(private)))
     model = CloudModel("bench", "bench", size, 1 << 20, frozenset())
-    preset = find_preset("dssd")
+    preset = PRESETS["dssd"]
     for number, (note, question) in enumerate(asked(private)):
         request = EdgeRequest(
             session=number,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,21 @@ def test_fix_hints_are_commands_where_one_mends_it(
     assert first == "# To mend this:"
     assert commands == ["make proto  # protobuf code", f"# index {tmp_path}: {DAMAGED}"]
     assert last == "tandem up  # endpoint"
+
+
+def test_an_extra_of_which_others_bring_a_part_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FastAPI brings OpenTelemetry's API, which records nothing."""
+
+    def without_sdk(name: str) -> object:
+        return None if name == "opentelemetry.sdk" else find_spec(name)
+
+    monkeypatch.setattr(check_installation, "find_spec", without_sdk)
+    (extras,) = [found for found in installation_checks() if found.name == "extras"]
+    there, _, absent = extras.found.partition("not installed: ")
+    assert "tracing" in absent
+    assert "tracing" not in there
 
 
 def test_nothing_to_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
