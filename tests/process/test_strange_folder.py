@@ -117,10 +117,10 @@ def test_what_a_library_starts_for_a_command(run: Run, tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text(
         "import multiprocessing, sys\n"
-        "import tandem.__main__\n"
+        "import tandem.__main__, tandem.suite.process_end\n"
         "if __name__ == '__main__':\n"
         "    sys.argv = ['tandem', 'presets']\n"
-        "    tandem.__main__.leave = print  # the process goes on as during a command\n"
+        "    tandem.suite.process_end.leave = print  # the process goes on as during a command\n"
         "    tandem.__main__.main()\n"
         "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
         "        print(pool.map(abs, [-7]))\n"
