@@ -120,6 +120,11 @@ _AGAINST_CLOUD = click.option(
     help="Compare only with what the cloud does without an edge (ar, cloud-draft): the whole grid"
     " then takes a quarter of the time.",
 )
+_AGAINST = click.option(
+    "--against",
+    metavar="COMMIT",
+    help="Compare with this commit of the repository, by its own bench: both take turns.",
+)
 _PART = click.option(
     "--part", multiple=True, help="Only this part: documents, keys-and-values, link, or a service."
 )
@@ -279,6 +284,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             _AGAINST_CLOUD,
             *(_REAL_CELLS, _ROUNDS, _ONLY_CELLS),
         ),
+    ),
+    "loop": Experiment(
+        "lab.bench.speculation.loop",
+        "Processor time of the two machines of a session per committed token, without models.",
+        (_AGAINST,),
     ),
     "batching": Experiment(
         "lab.bench.speculation.batching",

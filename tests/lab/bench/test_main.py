@@ -24,7 +24,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
     assert set(EXPERIMENTS) == {
         *("peers", "target-server", "steps", "prompts", "learning", "batching", "quantised"),
         *("auto", "methods", "when-it-pays", "bytes", "retriever", "leakage", "papers"),
-        *("faults", "overload", "capacity", "soak"),
+        *("faults", "overload", "capacity", "soak", "loop"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
