@@ -102,18 +102,18 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # imported by every worker.
 # Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
 # and the how-tos, each in a copy of the checkout.
-PROGRAM_TESTS := tests/process tests/examples tests/howto tests/docs/test_commands.py
+PROGRAM_TESTS := tests/process tests/lab/process tests/examples tests/howto tests/docs/test_commands.py
 # One program of each kind: the command line, a suite, services, certificates.
 SMOKE_TESTS := $(patsubst %,tests/process/test_%.py,cli services secured join)
 LABORATORY_TESTS := tests/lab
-OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy newcomer page lab/process) $(addprefix --ignore=,$(PROGRAM_TESTS))
+OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy newcomer page) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 
 test: setup proto deploy-tools ## every test of the product that needs no Docker and no browser, and starts no program of its user
 	$(BIN)/python -m pytest $(OTHER_TESTS) --ignore=$(LABORATORY_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-test-lab: setup proto ## the laboratory's own tests: what it computes, trains, measures and reports
-	$(BIN)/python -m pytest $(LABORATORY_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+test-lab: setup proto ## the laboratory's own tests but for its programs: what it computes, trains, measures and reports
+	$(BIN)/python -m pytest $(LABORATORY_TESTS) --ignore=tests/lab/process $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-smoke: setup proto ## of test-programs: the command line, a suite, services and certificates
 	$(BIN)/python -m pytest $(SMOKE_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)

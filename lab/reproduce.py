@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lab.bench.harness.suite import ROOT, Models
+from lab.bench.harness.models import ROOT, Models
 from lab.bench.papers.kept_results import KeptResults
 from lab.bench.papers.pages import fill
 from lab.bench.papers.paper_report import all_tables

@@ -24,8 +24,8 @@ from typing import Any
 
 import click
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.machine import OthersMeter, this_machine
 from tandem.commands.help_groups import GroupedCommand, OptionGroup, SectionedGroup
@@ -113,17 +113,6 @@ _FIRST_CELLS = click.option(
     type=click.IntRange(0),
     help="Number of cells. The first ones soon combine all pairs of values of different axes."
     " 0: all.",
-)
-_LATER = click.option(
-    "--later",
-    is_flag=True,
-    help="Measure the second session of each edge, which knows what the first one measured.",
-)
-_SESSIONS = click.option(
-    "--sessions",
-    multiple=True,
-    type=click.Choice(["1", "4", "16", "64"]),
-    help="Only cells with this many sessions; repeatable.",
 )
 _AGAINST_CLOUD = click.option(
     "--against-cloud",
@@ -286,7 +275,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.auto",
         "Preset auto against the large model alone and every fixed preset, over load and changes.",
         (
-            *(_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS),
+            *(_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS),
             _AGAINST_CLOUD,
             *(_REAL_CELLS, _ROUNDS, _ONLY_CELLS),
         ),

@@ -33,14 +33,6 @@ OnStep = Callable[[int, float], None]
     " of each line. Repeatable.",
 )
 @click.option(
-    "--pictures",
-    multiple=True,
-    type=ANY_PATH,
-    metavar="FILE",
-    help="For vision models: JSON lines with 'images' (paths relative to the file)"
-    " and the 'text' that belongs to them. Repeatable.",
-)
-@click.option(
     "--out",
     type=FOLDER,
     metavar="FOLDER",
@@ -92,10 +84,8 @@ def train_exits(**options: Any) -> None:
     source = Path(choose_model(options["target"]).source)
     check_folder(source)
     texts = [text for path in options["texts"] for text in read_texts(path)]
-    pictures = [picture for path in options["pictures"] for picture in read_pictures(path)]
-    if not texts and not pictures:
-        raise InvalidArgument("text", "give --text, or --pictures for a model that sees")
-    from lab.training.exit_texts import PicturedText
+    if not texts:
+        raise InvalidArgument("text", "is needed: a file of training text")
     from lab.training.exit_training import (
         ExitTraining,
         calibrate_exits,
@@ -109,19 +99,13 @@ def train_exits(**options: Any) -> None:
     out = options["out"] or place_beside(source)
     started_s = time.perf_counter()
     training, token_ids = ExitTraining(**training_options), encode_texts(source, texts)
-    pictured = [
-        PicturedText(tuple(encode_texts(source, [text]).tolist()), images)
-        for text, images in pictures
-    ]
     if options["calibrate"]:
         measured = calibrate_exits(source, token_ids, out, training, options["device"])
         _show(measured, out, time.perf_counter() - started_s, options)
         return
     steps = None if options["minutes"] else options["steps"]
     with _progress(steps, shown=not options["as_json"]) as on_step:
-        trained = train_exits(
-            source, token_ids, out, training, options["device"], on_step, pictured
-        )
+        trained = train_exits(source, token_ids, out, training, options["device"], on_step)
     _show(trained, out, time.perf_counter() - started_s, options)
 
 
@@ -137,23 +121,6 @@ def read_texts(path: Path) -> list[str]:
     except (KeyError, TypeError, ValueError) as error:
         why = f"{path} is not UTF-8 text, or not JSON lines with a field 'text'"
         raise InvalidArgument("text", why) from error
-
-
-def read_pictures(path: Path) -> list[tuple[str, tuple[bytes, ...]]]:
-    """Read the texts of a file, and the picture files of each. Raises InvalidArgument naming
-    --pictures."""
-    try:
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        return [
-            (line["text"], tuple((path.parent / name).read_bytes() for name in line["images"]))
-            for line in lines
-        ]
-    except OSError as error:
-        why = f"{error.filename or path} cannot be read: {error.strerror}"
-        raise InvalidArgument("pictures", why) from error
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"{path} is not JSON lines with the fields 'text' and 'images'"
-        raise InvalidArgument("pictures", why) from error
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from tandem.commands.options import (
     link_trace,
     model_options,
 )
+from tandem.core.errors import unknown_name
 from tandem.generation.figures import BIT_FOR_BIT, UP_TO_ROUNDING
 from tandem.net.process import run_loop
-from tandem.specdec.presets import PRESETS, Preset, find_preset
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.suite.models import ModelPair, load_pair
 from tandem.telemetry.logging import configure_logging
 from tandem.testing.goodness_of_fit import FALSE_ALARM, POWER
@@ -84,7 +85,11 @@ def verify_lossless(**options: Any) -> int:
     on any difference. The last line says whether texts are the target's bit for bit, or up to
     rounding: most engines compute a token's scores to slightly other values in a longer pass.
     """
-    presets = [find_preset(name) for name in options["presets"] or ("coupled",)]
+    names = options["presets"] or ("coupled",)
+    for name in names:
+        if name not in PRESETS:
+            raise unknown_name("preset", name, PRESETS)
+    presets = [PRESETS[name] for name in names]
     configure_logging("critical")
     shaped = emulates_link(options)
     shape = link_shape(options)

@@ -38,7 +38,7 @@ from lab.training.exit_calibration import (
     TemperatureFit,
     calibration_of,
 )
-from lab.training.exit_texts import HELD_OUT, ExitTexts, PicturedText, Rows
+from lab.training.exit_texts import HELD_OUT, ExitTexts
 from tandem.backends.model_description import load_tokenizer
 from tandem.backends.torch.exit_adapters import (
     ExitAdapters,
@@ -54,7 +54,6 @@ from tandem.backends.torch.loading import (
     base_hash,
     load_model,
     use_threads,
-    vision_of,
 )
 from tandem.core.errors import InvalidArgument, TandemError
 
@@ -94,13 +93,11 @@ def train_exits(
     training: ExitTraining,
     device: str = "cpu",
     on_step: Callable[[int, float], None] = lambda step, loss: None,
-    pictured: Sequence[PicturedText] = (),
 ) -> ExitsDescription:
-    """Train adapters for a model folder on a text's tokens, and on texts with pictures if the model
-    sees, and write them to the folder `out`. Goes on from the checkpoint in `out` if there is one.
-    `on_step(steps done, loss)`: the mean KL(model ‖ exit) in nats. Raises InvalidArgument naming
-    the field."""
-    tap, texts, length = _read(model_folder, token_ids, training, device, pictured)
+    """Train adapters for a model folder on a text's tokens, and write them to the folder
+    `out`. Goes on from the checkpoint in `out` if there is one. `on_step(steps done, loss)`: the
+    mean KL(model ‖ exit) in nats. Raises InvalidArgument naming the field."""
+    tap, texts, length = _read(model_folder, token_ids, training, device)
     training = replace(training, length=length)
     description = ExitsDescription(
         base_hash(model_folder),
@@ -146,19 +143,17 @@ def _read(
     token_ids: NDArray[np.integer[Any]],
     training: ExitTraining,
     device: str,
-    pictured: Sequence[PicturedText] = (),
     held_out: float = HELD_OUT,
 ) -> tuple[LayerTap, ExitTexts, int]:
     """Return the model, the texts in stretches, and how long these are."""
     model = load_model(model_folder, device, "float32").eval().requires_grad_(False)
-    vision = vision_of(model_folder, model) if pictured else None
     tap = LayerTap(model)
     context_length = getattr(tap.model.config.get_text_config(), "max_position_embeddings", None)
     length = min(training.length, int(context_length or 1024))
     stream = torch.from_numpy(np.asarray(token_ids, dtype=np.int64))
     if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < tap.vocabulary_size:
         raise InvalidArgument("text", f"has a token outside of [0, {tap.vocabulary_size})")
-    texts = ExitTexts(stream, pictured, vision, training.rows, length, held_out)
+    texts = ExitTexts(stream, training.rows, length, held_out)
     return tap, texts, length
 
 
@@ -169,34 +164,33 @@ def _calibrated(
     every other stretch of it, and all else is measured on those between."""
     held_out = list(texts.held_out())
     measured = held_out[1::2] or held_out
-    found = _calibrations(tap, exits, texts, held_out[::2], measured)
+    found = _calibrations(tap, exits, held_out[::2], measured)
     return replace(
         description,
         agreement=tuple(one.agreement for one in found),
         temperatures=tuple(one.temperature for one in found),
         calibration_errors=tuple(one.errors for one in found),
         reliability=tuple(one.reliability for one in found),
-        held_out_tokens=sum(len(texts.words([rows])) for rows in measured),
+        held_out_tokens=sum(rows.numel() for rows in measured),
     )
 
 
 def _calibrations(
     tap: LayerTap,
     exits: ExitAdapters,
-    texts: ExitTexts,
-    fitted_on: Sequence[Rows],
-    measured_on: Sequence[Rows],
+    fitted_on: Sequence[Tensor],
+    measured_on: Sequence[Tensor],
 ) -> list[Calibration]:
     count = len(exits.adapters)
     fits = [TemperatureFit() for _ in range(count)]
     for rows in fitted_on:
-        for index, logits, likeliest in _exit_logits(tap, exits, rows, texts.words([rows])):
+        for index, logits, likeliest in _exit_logits(tap, exits, rows):
             fits[index].add(logits, likeliest)
     temperatures = [fit.temperature() for fit in fits]
     before = [Reliability() for _ in range(count)]
     after = [Reliability() for _ in range(count)]
     for rows in measured_on:
-        for index, logits, likeliest in _exit_logits(tap, exits, rows, texts.words([rows])):
+        for index, logits, likeliest in _exit_logits(tap, exits, rows):
             before[index].add(logits, likeliest)
             after[index].add(logits, likeliest, temperatures[index])
     return [calibration_of(*one) for one in zip(temperatures, before, after, strict=True)]
@@ -204,13 +198,13 @@ def _calibrations(
 
 @torch.inference_mode()
 def _exit_logits(
-    tap: LayerTap, exits: ExitAdapters, rows: Rows, places: Tensor
+    tap: LayerTap, exits: ExitAdapters, rows: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield each exit's number, its logits at the places of a text, and the model's likeliest
-    tokens there."""
+    """Yield each exit's number, its logits along a text, and the model's likeliest tokens
+    there."""
     layers = (*exits.description.layers, tap.layer_count - 1)
-    states = tap.hidden_states(rows.token_ids, layers, rows.pixels)
-    *hidden, last = (layer.flatten(0, 1)[places.to(tap.device)] for layer in states)
+    states = tap.hidden_states(rows, layers)
+    *hidden, last = (layer.flatten(0, 1) for layer in states)
     likeliest = tap.head(last).argmax(-1)
     for index, adapter in enumerate(exits.adapters):
         yield index, tap.head(adapter(hidden[index])), likeliest
@@ -335,16 +329,12 @@ class _Trainer:
             weights[len(best) :] = math.log(len(left) / count)
         return torch.cat([best, drawn]), weights
 
-    def _distributions(self, read: Sequence[Rows], places: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _distributions(self, read: Tensor, places: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return hidden states after each exit's layer, and final logits, at some places of all
         rows."""
         places, tap = places.to(self._tap.device), self._tap
         layers = (*self.exits.description.layers, tap.layer_count - 1)
-        passes = [tap.hidden_states(rows.token_ids, layers, rows.pixels) for rows in read]
-        distributions = [
-            torch.cat([states.flatten(0, 1) for states in layer])[places]
-            for layer in zip(*passes, strict=True)
-        ]
+        distributions = [states.flatten(0, 1)[places] for states in tap.hidden_states(read, layers)]
         return distributions[:-1], tap.head(distributions[-1])
 
     def _set_learning_rate(self) -> None:

@@ -373,7 +373,7 @@ class CloudMachine:
             early=early,
             path=self._rounds.kept_path,
             prepared=prepared,
-            hidden=self._rounds.take_hidden(),
+            hidden=self._rounds.hidden.take(),
             first_layer=self.settings.split_layers,
             prompt_reader=self._prompt_reader(),
             by_cloud=own,
@@ -440,7 +440,7 @@ class CloudMachine:
     def _is_due_without_drafts(self) -> bool:
         """Return whether a pass without drafts is due: for the prompt, which needs none, and after
         it where the cloud decodes alone."""
-        if self._next_target is not None or not self._rounds.hidden_complete():
+        if self._next_target is not None or not self._rounds.hidden.complete(len(self.committed)):
             return False
         return self.target_passes == 0 or self.settings.decode_when_idle
 

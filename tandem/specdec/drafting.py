@@ -168,9 +168,8 @@ class Drafting:
         return self.task is None and not self._chunk.sent and not self.in_flight.unsent
 
     def follow(self, schedule: Schedule) -> None:
-        """Continue with another schedule, unless a chunk is begun: that is finished first."""
-        if self.may_follow:
-            self.schedule = self._within(schedule)
+        """Continue with another schedule. Only while it `may_follow`: a chunk is finished first."""
+        self.schedule = self._within(schedule)
 
     # Tasks: one at a time.
 

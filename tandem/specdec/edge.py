@@ -267,9 +267,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             raise ProtocolError(self.phase, f"{type(message).__name__} before Opened")
         self._liveness.received(now)
         outputs = self._react(message, now)
-        if isinstance(message, Committed | PromptLogprobs) or (
-            isinstance(message, CloudRoundFrame) and self._rounds.computed(message)
-        ):
+        if isinstance(message, Committed | PromptLogprobs | CloudRoundFrame):
             self._liveness.answered(now)
         if self._predrafting.on:
             outputs += map(Interrupt, self._predrafting.forget_committed())
@@ -295,10 +293,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
             case CloudRoundFrame():
-                outputs = self._rounds.receive(message)
-                if self._rounds.computed(message):
-                    outputs += self._leave_between_rounds()
-                return outputs
+                return [*self._rounds.receive(message), *self._leave_between_rounds()]
             case GoingAway():
                 self._leaving = True
                 return self._leave_between_rounds()
@@ -391,9 +386,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return task
 
     def _main_task(self, now: float) -> DraftTask | None:
-        if self.controller.on:
-            schedule = self._schedule() if self._drafting.may_follow else self.schedule
-            self._drafting.follow(schedule)
+        if self.controller.on and self._drafting.may_follow:
+            self._drafting.follow(self._schedule())
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
         if count < 1:

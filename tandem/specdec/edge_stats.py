@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from tandem.specdec.events import Drafted
-from tandem.specdec.messages import Committed, Drafts, Opened, Work
+from tandem.specdec.messages import Committed, Drafts, Opened
 from tandem.specdec.observers import EdgeObserver, Settled
 from tandem.specdec.proposers import DraftSource
-
-MEDIAN_OF = 1024
-"""Rounds, the last ones: an answer may have any number."""
 
 
 @dataclass(slots=True)
@@ -64,11 +59,9 @@ class EdgeStats(EdgeObserver):
     verify_s: float = 0.0
     queue_s: float = 0.0
     round_s: float = 0.0
-    round_overheads_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
     _stream_passes: int = 0
     _streams: int = 0
     _round_started_s: float | None = None
-    _round_draft_s: float = 0.0
 
     @property
     def rejected_prediction_tokens(self) -> int:
@@ -90,11 +83,6 @@ class EdgeStats(EdgeObserver):
     def resumes(self) -> int:
         """Streams after the first."""
         return max(0, self._streams - 1)
-
-    @property
-    def round_overhead_median_s(self) -> float:
-        """Median over the last rounds of round time minus model time on both sides."""
-        return median(self.round_overheads_s) if self.round_overheads_s else 0.0
 
     def on_connected(self, now: float) -> None:
         """Begin to count the cloud's passes, which it counts from the start of a stream."""
@@ -120,7 +108,6 @@ class EdgeStats(EdgeObserver):
         """Begin to time a round, with the first drafting since the last answer."""
         if self._round_started_s is None:
             self._round_started_s = now
-            self._round_draft_s = 0.0
 
     def on_drafted(
         self,
@@ -133,7 +120,6 @@ class EdgeStats(EdgeObserver):
     ) -> None:
         self.drafted += positions
         self.draft_s += draft_s
-        self._round_draft_s += draft_s
         self._count_proposed(drafts)
 
     def on_sent(self, frame: Drafts, now: float) -> None:
@@ -166,7 +152,8 @@ class EdgeStats(EdgeObserver):
     ) -> None:
         self.cloud_drafted += message.work.cloud_drafts
         self.cloud_accepted += message.cloud_accepted
-        self._count_passes(message.work.target_passes)
+        self.target_passes += message.work.target_passes - self._stream_passes
+        self._stream_passes = message.work.target_passes
         self.verify_s += message.work.verify_s
         self.queue_s += message.work.queue_s
         if not settled.count:
@@ -177,7 +164,9 @@ class EdgeStats(EdgeObserver):
         missing = 1 + settled.count - len(self.acceptance_histogram)
         self.acceptance_histogram += [0] * missing
         self.acceptance_histogram[settled.right] += 1
-        self._end_round(message.work, now)
+        if self._round_started_s is not None:
+            self.round_s += now - self._round_started_s
+        self.on_left()
 
     def on_right(self, drafts: Sequence[Drafted]) -> None:
         sources = [drafted.source for drafted in drafts]
@@ -187,24 +176,10 @@ class EdgeStats(EdgeObserver):
     def on_full_distribution_needed(self) -> None:
         self.full_distribution_requests += 1
 
-    def _end_round(self, work: Work, now: float) -> None:
-        """End a round with its answer: time that neither side's model needed was spent in
-        between."""
-        if self._round_started_s is not None:
-            round_s = now - self._round_started_s
-            self.round_s += round_s
-            self.round_overheads_s.append(round_s - self._round_draft_s - work.verify_s)
-        self.on_left()
-
     def on_left(self) -> None:
         """Abandon the timing of this round."""
         self._round_started_s = None
-        self._round_draft_s = 0.0
 
     def on_text(self, count: int, *, unverified: bool) -> None:
         self.tokens += count
         self.unverified_tokens += count if unverified else 0
-
-    def _count_passes(self, stream_passes: int) -> None:
-        self.target_passes += stream_passes - self._stream_passes
-        self._stream_passes = stream_passes

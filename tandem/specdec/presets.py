@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from tandem.core.codecs import Precision
-from tandem.core.errors import InvalidArgument, unknown_name
+from tandem.core.errors import InvalidArgument
 from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
 from tandem.core.tree import expansion_nodes
 from tandem.specdec.choices import (
@@ -499,10 +499,3 @@ _LISTED = (
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _LISTED})
-
-
-def find_preset(name: str) -> Preset:
-    """Return the preset of that name. Raises InvalidArgument, which lists the names."""
-    if name not in PRESETS:
-        raise unknown_name("preset", name, PRESETS)
-    return PRESETS[name]

@@ -17,7 +17,7 @@ MODULE = '''
 """`bench toy`: one row."""
 
 from lab.bench.harness.report import Goal, Report, make_row
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 
 
 def run(report: Report, models: Models) -> None:

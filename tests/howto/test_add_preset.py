@@ -19,13 +19,13 @@ GENERATE = """\
 from pathlib import Path
 
 import tandem
-from tandem.specdec.presets import PRESETS, find_preset
+from tandem.specdec.presets import PRESETS
 from tandem.wire.open_codec import open_from_proto, open_to_proto
 from tests.virtual_time.cases import model_pair, run
 from tests.virtual_time.cloud_frames import opening
 
 assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
-preset = find_preset("eager")
+preset = PRESETS["eager"]
 preset.validate()
 opened = opening(preset)
 decoded = open_from_proto(open_to_proto(opened), context_length=512)["settings"]

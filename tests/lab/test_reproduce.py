@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab import reproduce
-from lab.bench.harness.suite import ROOT
+from lab.bench.harness.models import ROOT
 from lab.bench.papers.paper_report import chosen_tables
 
 

@@ -42,6 +42,7 @@ def test_every_test_is_of_a_target_that_the_script_runs() -> None:
     ignored = {name.removeprefix("--ignore=") for name in printed("OTHER_TESTS")}
     ignored |= {*printed("LABORATORY_TESTS")}
     others = {*printed("PROGRAM_TESTS"), *printed("LABORATORY_TESTS")}
+    assert "tests/lab/process" in others, "`make test-lab` leaves it to `make test-programs`"
     others |= {f"tests/{stage}" for stage in ("page", "clients", "deploy")}
     nightly = (REPOSITORY / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
     assert "- test-newcomer\n" in nightly

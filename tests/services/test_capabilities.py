@@ -9,7 +9,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 from tests.howto.bigram_backend import BigramEngine
 from tests.services.scripted_suite import Suite, draft_engine, scripted_suite
 from tests.unit.backends.test_requirements import CHAINS
@@ -37,7 +37,7 @@ async def test_chains_run_and_the_text_is_the_target_s_own() -> None:
     for _ in range(LENGTH):
         expected.append(int(target._table[expected[-1] % 64].argmax()))
     async with scripted_suite(draft=draft, target=target, cloud_draft=BigramEngine(3)) as suite:
-        for preset in (name for name in CHAINS if not find_preset(name).split_layers):
+        for preset in (name for name in CHAINS if not PRESETS[name].split_layers):
             assert [*(await suite.client.generate(request(preset))).token_ids] == expected[1:]
 
 

@@ -128,7 +128,7 @@ class SlowToStart(ScriptedEngine):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        if any(len(request.token_ids) > 100 for request in batch):
+        if any(len(request.token_ids) > 50 for request in batch):
             self.prompts += 1
             time.sleep(self.prompt_s)
         return super().forward(batch)

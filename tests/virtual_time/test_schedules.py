@@ -70,10 +70,8 @@ def test_the_cloud_counts_its_passes() -> None:
     assert result_of(preset("ar")).stats.target_passes == 60
 
 
-def test_round_overhead_is_what_the_models_do_not_explain() -> None:
-    """In a stop-and-wait round it is one round trip, after the first round, which opens as well."""
+def test_rounds_take_all_of_the_time_in_stop_and_wait() -> None:
     result = result_of(preset("coupled", 4))
-    assert result.stats.round_overhead_median_s == pytest.approx(RTT_S)
     assert result.stats.round_s == pytest.approx(result.duration_s)
 
 

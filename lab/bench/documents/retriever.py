@@ -21,8 +21,8 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import read_peps
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex

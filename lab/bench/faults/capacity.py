@@ -28,8 +28,8 @@ from lab.bench.faults.capacity_cells import (
     grid,
 )
 from lab.bench.faults.capacity_real import measure_real
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, counted, make_row
-from lab.bench.harness.suite import Models
 
 SESSIONS = 16
 SPECEDGE = 2.22

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import product
 from types import MappingProxyType
 
-from lab.bench.harness.suite import Pacing
+from lab.bench.harness.models import Pacing
 from lab.simulation.sessions_held import Capacity, sessions_held, together
 from lab.simulation.shared_verifier import VerifierFigures, VerifierPlan
 from tandem.specdec.presets import PRESETS

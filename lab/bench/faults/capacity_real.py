@@ -28,8 +28,9 @@ from lab.bench.faults.capacity_cells import (
     plan_of,
 )
 from lab.bench.faults.chat_load import Turn, load_figures
+from lab.bench.harness.models import Models, Pacing
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
-from lab.bench.harness.suite import Models, Pacing, Suite, running_suite
+from lab.bench.harness.suite import Suite, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, requests, summary_of
 from lab.simulation.sessions_held import together

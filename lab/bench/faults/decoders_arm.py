@@ -20,7 +20,7 @@ from lab.bench.faults.fail_points import KINDS, Switches, can_fail
 from lab.bench.faults.fleet import PromiseBroken
 from lab.bench.faults.suite_members import WholeSuite, side_of, whole_suite
 from lab.bench.faults.text_history import OK, Answered
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.retriever_client import RetrieverClient, Upload

@@ -31,8 +31,8 @@ from lab.bench.faults.documents_arm import RETRIEVER, DiskFault, DocumentsArm, d
 from lab.bench.faults.suite_members import SERVICES
 from lab.bench.faults.text_history import all_wrong_tokens, improper_ends
 from lab.bench.faults.texts_arm import TextsArm, texts_arm
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row
-from lab.bench.harness.suite import Models
 from tandem.core.errors import InvalidArgument
 from tandem.net.process import run_loop
 

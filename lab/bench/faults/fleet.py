@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Self
 
 from lab.bench.faults.fail_points import Switches
-from lab.bench.harness.suite import ROOT, SuiteFailed, clean_environment, cpu_s
+from lab.bench.harness.models import ROOT
+from lab.bench.harness.suite import SuiteFailed, clean_environment, cpu_s
 from tandem.core.errors import TandemError
 from tandem.suite.child_process import Spawned
 

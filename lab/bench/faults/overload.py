@@ -36,8 +36,8 @@ from lab.bench.faults.single_key import SINGLE_KEY, add_single_key, measured_sin
 from lab.bench.faults.suite_members import WholeSuite, access_with, whole_suite
 from lab.bench.faults.tenants import GREEDY, HONEST, make_tenants
 from lab.bench.faults.texts_arm import MODEL
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest

@@ -31,8 +31,8 @@ from lab.bench.faults.http_caller import streamed
 from lab.bench.faults.process_samples import BUSY_FIGURES, DOCUMENTS_HELD, HELD, Samples
 from lab.bench.faults.slopes import BLOCKS, Trend, trend_of
 from lab.bench.faults.suite_members import SERVICES, WholeSuite, whole_suite
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import prompts
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest

@@ -17,7 +17,7 @@ from pathlib import Path
 from lab.bench.faults.fleet import PromiseBroken
 from lab.bench.faults.suite_members import WholeSuite, whole_suite
 from lab.bench.faults.text_history import OK, Answered, noticed_s, tokens_again_s
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S
 from tandem.core.probs import SamplingParams

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from lab.bench.harness.suite import ROOT, clean_environment
+from lab.bench.harness.models import ROOT
+from lab.bench.harness.suite import clean_environment
 from lab.machine import pin, usable_cores
 
 LOOK_S = 0.01

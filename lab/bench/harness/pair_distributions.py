@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Row, make_row
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import held_out
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_description import load_tokenizer

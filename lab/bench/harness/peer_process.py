@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from lab.bench.harness.suite import ROOT, SuiteFailed, clean_environment
+from lab.bench.harness.models import ROOT
+from lab.bench.harness.suite import SuiteFailed, clean_environment
 from lab.machine import pin, usable_cores
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from lab.bench.harness.suite import ROOT
+from lab.bench.harness.models import ROOT
 
 RESULTS = ROOT / "lab" / "results"
 PACKAGES = ("lab", "tandem")

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.harness.baselines import declared_cloud_step_s
+from lab.bench.harness.models import ROOT, Models, Pacing
 from lab.machine import pin, pinned, usable_cores
 from tandem.backends.model_source import is_gguf
 from tandem.core.errors import TandemError
@@ -31,46 +31,10 @@ START_S = 180.0
 STOP_S = 10.0
 STUCK_AFTER_S = 20.0
 """A pass on a machine that others use may stand still for longer than services expect."""
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class SuiteFailed(TandemError):
     """A process of the suite did not start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pacing:
-    """Declared step times of an emulated pair, in seconds."""
-
-    draft_s: float
-    verify_first_s: float
-    verify_further_s: float
-
-    @property
-    def cloud_draft_s(self) -> float:
-        """A step of the draft model in the cloud, where there is one."""
-        return declared_cloud_step_s(self.draft_s)
-
-    def to_json(self) -> dict[str, float]:
-        return {
-            "draft_s": self.draft_s,
-            "verify_first_s": self.verify_first_s,
-            "verify_further_s": self.verify_further_s,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Folders or names of a pair, the back ends that compute it, and their `--dtype`."""
-
-    draft: str = str(ROOT / "models" / "demo-draft")
-    target: str = str(ROOT / "models" / "demo-target")
-    draft_engine: str = "auto"
-    target_engine: str = "auto"
-    draft_dtype: str = "float32"
-    target_dtype: str = "float32"
-    device: str = "cpu"
-    """Of both, but for GGUF files, which are computed where llama.cpp was built for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness.suite import ROOT
+from lab.bench.harness.models import ROOT
 from tandem.core.errors import TandemError
 from tandem.index.records import Document
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.bench.harness.suite import ROOT
+from lab.bench.harness.models import ROOT
 from lab.bench.harness.texts import PEPS, NoTexts, read_peps
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.testbed import Testbed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Row
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.process_columns import none_of

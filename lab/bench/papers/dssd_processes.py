@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from lab.bench.harness.suite import Pacing
+from lab.bench.harness.models import Pacing
 from lab.bench.papers.dssd_tables import (
     METHODS,
     PAIRS,

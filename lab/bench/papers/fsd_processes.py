@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from lab.bench.harness.suite import Models, Pacing
+from lab.bench.harness.models import Models, Pacing
 from lab.bench.harness.texts import prompts
 from lab.bench.papers.fsd_printed import TABLE_5, TABLE_6_AVERAGES, HardwareTimes
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable

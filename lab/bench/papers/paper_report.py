@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, Table, counted, make_row, progress
-from lab.bench.harness.suite import Models
 from lab.bench.papers import (
     cloud_drafts,
     dragon_figures,

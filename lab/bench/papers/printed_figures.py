@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness.suite import ROOT
+from lab.bench.harness.models import ROOT
 from lab.bench.papers.headlines import HEADLINES
 from lab.bench.papers.paper_report import all_tables
 from lab.bench.papers.paper_table import PaperTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lab.bench.harness.suite import Pacing
+from lab.bench.harness.models import Pacing
 from lab.bench.harness.texts import prompts
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS

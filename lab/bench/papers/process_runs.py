@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from lab.bench.harness.models import ROOT, Models, Pacing
 from lab.bench.harness.pass_times import pass_sums
 from lab.bench.harness.report import counted
-from lab.bench.harness.suite import ROOT, Models, Pacing, Suite, running_suite
+from lab.bench.harness.suite import Suite, running_suite
 from lab.bench.harness.texts import NoTexts, held_out
 from lab.bench.harness.workload import (
     measured_tpot_s,

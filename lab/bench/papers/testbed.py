@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.pair_distributions import pairs_along, texts
-from lab.bench.harness.suite import Models
 from lab.bench.speculation.methods import load_simulated_pair, questions
 from lab.bench.speculation.methods_grid import Question
 from tandem.backends.torch.loading import load_engine

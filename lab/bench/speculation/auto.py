@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, duration_words, progress
-from lab.bench.harness.suite import Models
 from lab.bench.speculation.auto_cases import (
     CHANGES,
     GRID,
@@ -54,26 +53,18 @@ def run(
     rounds: int | None = None,
     only: Sequence[str] = (),
     cells: int = 0,
-    later: bool = False,
-    sessions: Sequence[str] = (),
     against_cloud: bool = False,
 ) -> None:
     """Fill the report; `models` are not used, since distributions are declared. Cases come in an
     order that soon covers every part of the grid, so that the figures of an unfinished run mean
     something. With `kept`, a run that was ended goes on. `cells`: how many cases, from the first
-    on; 0: all. `later` and `sessions` concern the grid alone, and leave out conditions that change;
-    `rounds` concerns real models alone. `against_cloud`: leave
+    on; 0: all. `rounds` concerns real models alone. `against_cloud`: leave
     out the fixed presets of an edge."""
     if real:
         measure_real(report, RealRun(rounds=rounds, only=only, kept=kept, minutes=minutes))
         return
     of_grid = QUICK if report.quick else covering([*GRID, *LOAD], report.seed)
-    cases: list[Case] = [
-        replace(cell, later=later)
-        for cell in of_grid
-        if not sessions or str(cell.sessions) in sessions
-    ]
-    cases += () if later or sessions else CHANGES
+    cases: list[Case] = [*of_grid, *CHANGES]
     cases = cells_named(only, cases) if only else cases
     cases = cases[: cells or None]
     seeds = range(report.seed, report.seed + max(SEEDS.values()))
@@ -88,11 +79,6 @@ def run(
     report.add("Conditions that change", shown, changing)
     all_goals = goals(grid, changing, load)
     report.goals += all_goals if fixed else [goal for goal in all_goals if BASELINE in goal.name]
-    if later:
-        report.notes.append(
-            "Each session is its edge's second one of its preset, and knows what the first one"
-            " measured."
-        )
     by_sessions = ", ".join(f"{count} of {sessions}" for sessions, count in SEEDS.items())
     report.notes.append(
         f"Seeds by sessions of a cell: {by_sessions}. Left out: presets that by their rounds would"

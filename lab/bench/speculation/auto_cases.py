@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from lab.bench.harness.suite import Pacing
+from lab.bench.harness.models import Pacing
 from lab.bench.speculation.methods_grid import HARDWARE, RTTS_S, VOCABULARY
 from lab.simulation.answer_figures import steady_tokens_per_s
 from tandem.control.estimates import WarmStart
@@ -46,27 +46,25 @@ JUMPS_S = (2.0, 6.0)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is declared. `rate`: acceptance of every draft. `later`: each session is its edge's
-    second one of the preset, and knows what the first one measured, as in a drafter that goes on
-    running; else its first. `mbps_up`: of the uplink, where it is not that of the downlink.
-    `cloud_draft`: whether there is a draft model in the cloud too, whose step takes a fifth of the
-    edge's, and which is right as often."""
+    """What is declared. `rate`: acceptance of every draft. `mbps_up`: of the uplink, where it is
+    not that of the downlink. `cloud_draft`: whether there is a draft model in the cloud too, whose
+    step takes a fifth of the edge's, and which is right as often."""
 
     hardware: str
     rtt_s: float
     mbps: float
     rate: float
     sessions: int
-    later: bool = False
     mbps_up: float | None = None
     cloud_draft: bool = False
 
     def __str__(self) -> str:
         up = "" if self.mbps_up is None else f"{self.mbps_up:g}/"
         link = f"{self.rtt_s * 1e3:g} ms, {up}{self.mbps:g} Mbit/s"
-        which = "later sessions" if self.later else "sessions"
         drafts = ", draft model in the cloud" if self.cloud_draft else ""
-        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} {which}{drafts}"
+        return (
+            f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} sessions{drafts}"
+        )
 
     @property
     def times(self) -> ModelTimes:
@@ -86,15 +84,6 @@ class Cell:
             Question((number, seed % WORDS), tokens, seed, start_s=number * 0.618 % 1 * first_s)
             for number in range(self.sessions)
         ]
-        if self.later:
-            others = [
-                replace(question, prompt_ids=(*question.prompt_ids, 0)) for question in questions
-            ]
-            before = simulate_answers(preset, pair, conditions, others)
-            questions = [
-                replace(question, warm_start=_known_after(answer, preset))
-                for question, answer in zip(questions, before, strict=True)
-            ]
         # Passes that bring several tokens to each of many sessions are few in such answers: one
         # more or less between two moments would be a tenth of all.
         return steady_tokens_per_s(simulate_answers(preset, pair, conditions, questions), 0)

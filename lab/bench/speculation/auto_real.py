@@ -32,8 +32,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from lab.bench.harness.busy_loop import busy_loops, rest_first
+from lab.bench.harness.models import ROOT, Models
 from lab.bench.harness.report import Goal, Report, Row, duration_words, make_row, progress
-from lab.bench.harness.suite import ROOT, Models, Suite, running_suite
+from lab.bench.harness.suite import Suite, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, requests, summary_of, total
 from lab.bench.speculation.auto_rows import (

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, progress
-from lab.bench.harness.suite import Models, Suite, running_suite
+from lab.bench.harness.suite import Suite, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import all_at_once, answers_row, one_after_another, requests, total
 from tandem.generation.client import Generated

@@ -18,8 +18,8 @@ from statistics import median
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.backends.model_source import ModelChoice, is_gguf

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row
-from lab.bench.harness.suite import Models
 from lab.bench.speculation.learning_streams import STREAM, other_questions, stream_questions
 from lab.bench.speculation.offline_learning import AT_ONCE, Learned, learned_stream, target_answers
 from tandem.backends.model_description import load_tokenizer

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lab.bench.harness.baselines import ALONE, BASELINES
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, Table
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import prompts
 from lab.bench.speculation.methods_grid import (
     CELLS,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from lab.bench.harness.baselines import ALONE, BASELINES, best_baseline
+from lab.bench.harness.models import Pacing
 from lab.bench.harness.report import Row, counted, make_row
-from lab.bench.harness.suite import Pacing
 from lab.simulation.answer_figures import answers_figures
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import Preset

@@ -21,9 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT
+from lab.bench.harness.models import ROOT, Models
 from lab.bench.harness.peer_process import running_worker
 from lab.bench.harness.report import Goal, Report, Row, counted, progress
-from lab.bench.harness.suite import ROOT, Models, running_suite
+from lab.bench.harness.suite import running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import total
 from lab.bench.speculation.peer_configurations import (

@@ -29,8 +29,9 @@ from lab.bench.harness.baselines import (
     CLOUD_DRAFT,
     best_baseline,
 )
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row
-from lab.bench.harness.suite import Models, Suite, running_suite
+from lab.bench.harness.suite import Suite, running_suite
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, summary_of, total
 from lab.bench.speculation.named_prompts import PROMPTS, SET_NAME, NamedPrompt
 from tandem.core.errors import InvalidArgument

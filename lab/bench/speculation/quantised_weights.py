@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.pair_distributions import Sums, distributions_along, texts
 from lab.bench.harness.report import Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import ModelChoice

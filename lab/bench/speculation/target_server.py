@@ -9,8 +9,9 @@ from __future__ import annotations
 from statistics import median
 
 from lab.bench.harness.baselines import ALONE
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, counted
-from lab.bench.harness.suite import Models, running_suite
+from lab.bench.harness.suite import running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.speculation.peer_configurations import TandemConfiguration
 from tandem.core.errors import InvalidArgument

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, counted, make_row
 from lab.bench.harness.results import RESULTS
-from lab.bench.harness.suite import Models
 from lab.simulation.sessions_held import together
 from lab.simulation.shared_verifier import VerifierPlan
 from tandem.core.errors import InvalidArgument

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 from lab.bench.two_sided.dragon_corpus import read_windows
 from lab.bench.two_sided.dragon_probs import Question, question_from
 from tandem.backends.model_description import load_tokenizer

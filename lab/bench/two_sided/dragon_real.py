@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Row, make_row, progress
-from lab.bench.harness.suite import COMMON, LinkController, Models, PinnedProcess
+from lab.bench.harness.suite import COMMON, LinkController, PinnedProcess
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, measured_tpot_s
 from lab.bench.two_sided.dragon_latency import Times
 from lab.machine import pinned, usable_cores

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import counted
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.bench.two_sided.dragon_latency import (
     ADDED_S,

@@ -5,9 +5,8 @@ state machines and codecs in virtual time, distributions of the pair (draft at t
 frame that the device sends is encoded, and read again as the cloud reads it. Whoever reads it
 knows, of each place in an answer, some tokens that may stand there: the token of the answer, the
 device's drafts as well, the likeliest token of its distribution as well, or all that it lists.
-Sought are the longest piece of a note that some answer could spell by them, the note's tokens that
-were named at all, and secrets (numbers, names, places) spelled in full. Beside it, the same of as
-many notes that nobody used.
+Sought are the longest piece of a note that some answer could spell by them, and secrets (numbers,
+names, places) spelled in full. Beside it, the same of as many notes that nobody used.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, counted, make_row
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS, read_peps
 from lab.bench.two_sided.dragon_corpus import DOCUMENT_TOKENS, RankedDocument, text_of
 from lab.bench.two_sided.dragon_probs import BEGIN, after_documents
@@ -35,7 +34,7 @@ from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 from tandem.testing.listed_tokens import likeliest_first
 from tandem.testing.simulation.side_distributions import SideDistributions
 from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
@@ -73,7 +72,7 @@ LIKELIEST = "+ likeliest"
 LISTED = "+ all listed"
 READ = (ANSWER, DRAFTS, LIKELIEST, LISTED)
 PROMPT = "prompt"
-FIGURES = ("piece_tokens", "piece_tokens_max", "piece_characters", "named", "secrets")
+FIGURES = ("piece_tokens", "piece_tokens_max", "secrets")
 COLUMNS = ("preset", "variant", "read", *(n for f in FIGURES for n in (f, f"{f}_unused")))
 
 Mask = NDArray[np.bool_]
@@ -192,9 +191,8 @@ def run(report: Report, models: Models) -> None:
     )
     report.notes += [
         "read: what is taken of the wire, each row with all of the one above. piece: longest run of"
-        " a note's tokens that one answer could spell, mean over the notes and largest, and its"
-        " characters. named: share of a note's different tokens, but those of the questions, that"
-        " stood anywhere. secrets: share of numbers, names and places spelled in full.",
+        " a note's tokens that one answer could spell, mean over the notes and largest."
+        " secrets: share of numbers, names and places spelled in full.",
         "all listed: any of up to 64 tokens at a place. A piece found in them is what somebody can"
         " put together who knows the note, and he finds pieces of notes never used there too: take"
         " the figure of the unused notes off.",
@@ -285,14 +283,7 @@ class Searched:
     """Notes as tokens, and where their secrets are."""
 
     def __init__(self, tokenizer: Tokenizer, private: Sequence[Note]) -> None:
-        self.tokenizer = tokenizer
         self.tokens = [tuple(tokenizer.encode(note.text)) for note in private]
-        self._asked = {
-            token
-            for note in private
-            for fact in note.facts
-            for token in tokenizer.encode(fact.question)
-        }
         self._secrets = [
             [
                 _place_of(tokenizer, ids, note.text, fact.sentence, fact.secret)
@@ -302,25 +293,17 @@ class Searched:
         ]
 
     def figures(self, rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int) -> Row:
-        """Return how much of the notes is named by the positions of all answers together."""
+        """Return how much of the notes is spelled by the positions of all answers together."""
         table = positions_table(rows, vocabulary_size)
         pieces = []
-        characters = []
-        named = []
         secrets = []
         for ids, places in zip(self.tokens, self._secrets, strict=True):
             runs = longest_runs(table, ids)
-            end = int(np.argmax(runs))
-            pieces.append(int(runs[end]))
-            characters.append(len(text_of(self.tokenizer, ids[end + 1 - runs[end] : end + 1])))
-            private = sorted(set(ids) - self._asked)
-            named.append(float(table[:, private].any(axis=0).mean()) if private else 0.0)
+            pieces.append(int(runs.max()))
             secrets += [bool(runs[last] > last - first) for first, last in places]
         return {
             "piece_tokens": fmean(pieces),
             "piece_tokens_max": max(pieces),
-            "piece_characters": fmean(characters),
-            "named": fmean(named),
             "secrets": fmean(secrets),
         }
 
@@ -401,7 +384,7 @@ def _one_sided(
     size = 1 + max(max(ids) for attack in searched for ids in attack.tokens)
     size = max(size, *BEGIN, *(1 + max(tokenizer.encode(q)) for _, q in asked(private)))
     model = CloudModel("bench", "bench", size, 1 << 20, frozenset())
-    preset = find_preset("dssd")
+    preset = PRESETS["dssd"]
     for number, (note, question) in enumerate(asked(private)):
         request = EdgeRequest(
             session=number,

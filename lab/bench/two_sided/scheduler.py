@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import progress
-from lab.bench.harness.suite import Models
 from lab.bench.two_sided.dragon_latency import Pacing, ask_questions
 from lab.bench.two_sided.overridden import overridden
 from lab.bench.two_sided.scheduler_replay import Record, record, replay

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
-from lab.bench.harness.suite import Models
 from lab.bench.harness.zipf_distributions import ZipfDistributions
 from lab.bench.wire.wire_rounds import CountedRequest, RoundBytes, count_rounds
-from tandem.specdec.presets import Preset, find_preset
+from tandem.specdec.presets import PRESETS, Preset
 
 VOCABULARY_SIZE = 151_936
 DRAFT_LENGTH = 8
@@ -137,7 +137,7 @@ def _presets() -> list[tuple[Preset, str]]:
 
 
 def _long(name: str) -> Preset:
-    return find_preset(name).with_draft_length(DRAFT_LENGTH)
+    return PRESETS[name].with_draft_length(DRAFT_LENGTH)
 
 
 def _sparse_payloads(report: Report, tokens: int) -> None:

@@ -1,7 +1,7 @@
 """Rounds at the cloud: all that the cloud's machine knows of them.
 
-Invariant: nothing here is used under Gumbel coupling of a chain of ids but `hidden_complete` and
-`take_hidden`, of split layers."""
+Invariant: nothing here is used under Gumbel coupling of a chain of ids but `hidden`, of split
+layers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class CloudRounds:
         self._length_limit = length_limit
         self._append = append
         self._early_payloads = early_payload_rule(settings, rule, rng)
-        self._hidden = HiddenUplink(settings.split_layers > 0, model.hidden_size)
+        self.hidden = HiddenUplink(settings.split_layers > 0, model.hidden_size)
         # The distribution that the edge is to draw a recovered token from. It is sent whole once at
         # most: it is large, and the question is not.
         self._to_draw_from: Array | None = None
@@ -97,7 +97,7 @@ class CloudRounds:
             case NeedFullDistribution():
                 return [self._full_distribution(message, header)]
             case HiddenStates():
-                self._hidden.receive(message, self._committed)
+                self.hidden.receive(message, self._committed)
         return []
 
     def _receive_recovered(self, message: Recovered) -> None:
@@ -154,15 +154,6 @@ class CloudRounds:
         self._sent_in_full = False
 
     # Passes.
-
-    def hidden_complete(self) -> bool:
-        """Return whether a pass over the text can begin: all its hidden states came, if the session
-        is split."""
-        return self._hidden.complete(len(self._committed))
-
-    def take_hidden(self) -> Array | None:
-        """Return the hidden states of the tokens to feed; None where nothing is split."""
-        return self._hidden.take()
 
     def early_judge(self, judge: Judge, header: FrameHeader, *, bonus: bool) -> EarlyJudge | None:
         """Return the judge of a pass's early exits; None where none is read. `bonus`: whether they

@@ -117,10 +117,6 @@ class EdgeRounds:
                 return self._receive_full_distribution(message)
         return []
 
-    def computed(self, message: CloudRoundFrame) -> bool:
-        """Return whether the cloud had to compute the frame before anything else comes."""
-        return isinstance(message, FullDistribution)
-
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> None:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self.check_not_drawing("EarlyVerdict")

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from lab.bench.harness.busy_loop import LOOK_S, busy_loops, rest_first
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report
-from lab.bench.harness.suite import Models
 from lab.bench.speculation import auto, auto_real
 from lab.bench.speculation.auto_real import (
     CELLS,

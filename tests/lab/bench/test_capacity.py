@@ -17,8 +17,8 @@ from lab.bench.faults.capacity_cells import (
 )
 from lab.bench.faults.capacity_real import goals, notes, rate_of_chain
 from lab.bench.faults.chat_load import quantile
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row, make_row
-from lab.bench.harness.suite import Models
 from lab.machine import this_machine
 from lab.simulation import sessions_held as search
 from lab.simulation.sessions_held import largest, sessions_held, together

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report
-from lab.bench.harness.suite import Models
 from lab.bench.speculation import device_steps
 from lab.bench.speculation.device_steps import BY_HUGGING_FACE, DTYPES, Plan
 from lab.machine import this_machine

@@ -55,8 +55,6 @@ def test_a_secret_counts_when_all_its_tokens_come_in_a_row(note: Note) -> None:
     assert searched.figures([whole], size) == {
         "piece_tokens": len(ids),
         "piece_tokens_max": len(ids),
-        "piece_characters": len(note.text),
-        "named": 1.0,
         "secrets": 1.0,
     }
     code = tokenizer.encode(note.text[: note.text.index("516")])

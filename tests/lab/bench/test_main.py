@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Goal, Report, make_row
-from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import HELD_OUT, PEPS
 from lab.bench.main import EXPERIMENTS, bench
 from lab.bench.wire import wire_bytes

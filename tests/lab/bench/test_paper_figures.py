@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.analysis.cost_models import expected_tokens_per_round
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 from lab.bench.papers import fsd_runs
 from lab.bench.papers.dragon_gains import WIKITEXT, gains_with_interval, texts_of
 from lab.bench.papers.fsd_printed import TABLE_5

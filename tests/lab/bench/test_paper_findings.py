@@ -1,6 +1,6 @@
 """What claims are set beside."""
 
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 from lab.bench.papers.headlines import HEADLINES
 from lab.bench.papers.paper_report import chosen_tables
 from lab.bench.papers.testbed import Testbed

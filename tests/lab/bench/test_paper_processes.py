@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from lab.bench.harness.suite import Models, Pacing
+from lab.bench.harness.models import Models, Pacing
 from lab.bench.papers import (
     dssd_processes,
     dssd_tables,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab.bench.harness.suite import ROOT, Models
+from lab.bench.harness.models import ROOT, Models
 from lab.bench.main import bench
 from lab.bench.papers import kept_results, pages, paper_report
 from lab.bench.papers.headlines import HEADLINES, Headline, headline_table, span

@@ -4,10 +4,9 @@ import os
 
 import pytest
 
+from lab.bench.harness.models import Models, Pacing
 from lab.bench.harness.suite import (
     LinkController,
-    Models,
-    Pacing,
     PinnedProcess,
     SuiteFailed,
     clean_environment,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT, best_baseline
+from lab.bench.harness.models import ROOT, Models
 from lab.bench.harness.report import Report, Row
-from lab.bench.harness.suite import ROOT, Models
 from lab.bench.speculation import when_it_pays
 from lab.bench.speculation.when_it_pays import (
     AS_ABOVE,

@@ -8,14 +8,14 @@ import pytest
 from lab.bench.harness.zipf_distributions import ZipfDistributions
 from lab.bench.wire.wire_bytes import EXPONENT, VOCABULARY_SIZE, count, goals
 from tandem.core.codecs import Precision
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 
 TOKENS = 24
 
 
 def test_rounds_keep_to_the_promised_sizes() -> None:
     rows = [
-        count(find_preset(name).with_draft_length(8), "", EXPONENT, TOKENS, seed=3)
+        count(PRESETS[name].with_draft_length(8), "", EXPONENT, TOKENS, seed=3)
         for name in ("dssd", "coupled")
     ]
     assert rows[0]["rejections"] > 0
@@ -29,7 +29,7 @@ def test_rounds_keep_to_the_promised_sizes() -> None:
 
 @pytest.mark.parametrize(("precision", "size"), [("float32", 4), ("float16", 2)])
 def test_dsd_sends_a_distribution_with_every_draft(precision: Precision, size: int) -> None:
-    preset = replace(find_preset("dsd").with_draft_length(8), uplink_precision=precision)
+    preset = replace(PRESETS["dsd"].with_draft_length(8), uplink_precision=precision)
     row = count(preset, "", EXPONENT, 8, seed=3)
     distributions = 8 * VOCABULARY_SIZE * size
     assert distributions < row["uplink_bytes_per_round_max"] < distributions + 100

@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 from tandem.cli import main
 from tests.unit.backends.reference_models import CONFIGS
 from tests.unit.backends.tiny_folders import CORPUS, write_tokenizer
-from tests.unit.backends.tiny_vision import picture, write_vision_model
 
 SHORT = ("--exits=2", "--rank=4", "--steps=3", "--rows=2", "--length=16", "--positions=8")
 
@@ -84,30 +83,7 @@ def test_bad_json_lines_are_refused(target: Path, tmp_path: Path) -> None:
         assert "is not UTF-8 text, or not JSON lines with a field 'text'" in ended.stderr
 
 
-def test_a_model_that_sees_is_trained_on_pictures(tmp_path: Path) -> None:
-    folder = write_vision_model(tmp_path / "seeing-target", "qwen2-vl")
-    lines = tmp_path / "pictures.jsonl"
-    for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(picture(16, 16, seed=number))
-    told = [{"images": [f"{number}.png"], "text": CORPUS[0]} for number in range(3)]
-    lines.write_text("\n".join(map(json.dumps, told)), "utf-8")
-    ended = train("--target", folder, "--pictures", lines, *SHORT, "--json")
-    assert ended.exit_code == 0, ended.output
-    assert json.loads(ended.stdout)["out"] == str(tmp_path / "seeing-exits")
-    for content, why in (
-        (b'{"text": "x"}', "is not JSON lines with the fields 'text' and 'images'"),
-        (b'{"text": "x", "images": ["none.png"]}', "none.png cannot be read"),
-    ):
-        lines.write_bytes(content)
-        refused = train("--target", folder, "--pictures", lines, *SHORT)
-        assert (refused.exit_code, why in refused.stderr) == (2, True), refused.stderr
-    assert "give --text, or --pictures" in train("--target", folder, *SHORT).stderr
-
-
-def test_a_model_of_text_alone_refuses_pictures(target: Path, tmp_path: Path) -> None:
-    (tmp_path / "one.png").write_bytes(picture(16, 16))
-    lines = tmp_path / "pictures.jsonl"
-    lines.write_text('{"images": ["one.png"], "text": "x"}', "utf-8")
-    refused = train("--target", target, "--pictures", lines, "--out", tmp_path / "out", *SHORT)
-    assert refused.exit_code == 2
-    assert "this model reads text only" in refused.stderr
+def test_a_text_is_needed(target: Path) -> None:
+    ended = train("--target", target, *SHORT)
+    assert ended.exit_code == 2
+    assert "text: is needed" in ended.stderr

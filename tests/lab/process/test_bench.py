@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lab.bench.harness.baselines import ALONE
+from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report, Row
-from lab.bench.harness.suite import Models
 from lab.bench.speculation import auto_real, prompt_set
 from lab.bench.speculation.auto_real import PRESETS, RealRun, measure_real
 from lab.bench.speculation.named_prompts import PROMPTS

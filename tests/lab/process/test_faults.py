@@ -16,7 +16,7 @@ from lab.bench.faults.documents_arm import documents_arm
 from lab.bench.faults.faults import document_rows
 from lab.bench.faults.text_history import OK, all_wrong_tokens, improper_ends
 from lab.bench.faults.texts_arm import TextsArm, texts_arm
-from lab.bench.harness.suite import Models
+from lab.bench.harness.models import Models
 
 STEPS = "tandem_learning_steps_total"
 

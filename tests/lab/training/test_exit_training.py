@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lab.training.exit_texts import ExitTexts, PicturedText
+from lab.training.exit_texts import ExitTexts
 from lab.training.exit_training import (
     CHECKPOINT,
     ExitTraining,
@@ -17,12 +17,11 @@ from lab.training.exit_training import (
     train_exits,
 )
 from tandem.backends.torch.exit_adapters import TENSORS, read_description
-from tandem.backends.torch.loading import load_engine, load_model, vision_of
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tests.long_runs import with_long_cases
 from tests.unit.backends.reference_models import VOCABULARY
 from tests.unit.backends.tiny_folders import write_model, write_tokenizer
-from tests.unit.backends.tiny_vision import picture, write_vision_model
 
 TRAINING = ExitTraining(
     exits=2, rank=16, steps=25, rows=2, length=32, positions=64, learning_rate=1e-2, seed=5
@@ -110,49 +109,15 @@ def test_what_cannot_be_trained_is_refused(llama: Path, tmp_path: Path) -> None:
         train_exits(llama, np.append(TEXT, VOCABULARY), tmp_path, TRAINING)
 
 
-PICTURED = tuple(
-    PicturedText(tuple(range(20 + number, 32 + number)), (picture(16, 16, seed=number),))
-    for number in range(6)
-)
-
-
-def test_exits_of_a_model_that_sees_learn_from_pictures(tmp_path: Path) -> None:
-    folder, losses = write_vision_model(tmp_path / "model", "qwen2-vl"), []
-    trained = train_exits(
-        *(folder, np.empty(0, dtype=np.int64), tmp_path / "out", replace(TRAINING, rows=3)),
-        on_step=lambda _, loss: losses.append(loss),
-        pictured=PICTURED,
-    )
-    assert np.mean(losses[-5:]) < 0.8 * losses[1]
-    assert len(trained.agreement) == 2
-    engine = load_engine(folder, exits=str(tmp_path / "out"))
-    assert engine.exit_depths == (1 / 3, 2 / 3)
-    assert engine.vision is not None
-
-
-def test_texts_and_pictured_texts_take_turns_by_their_tokens(tmp_path: Path) -> None:
-    folder = write_vision_model(tmp_path / "model", "qwen2-vl")
-    vision = vision_of(folder, load_model(folder, "cpu", "float32"))
-    texts = ExitTexts(torch.arange(40, 280), PICTURED, vision, rows=2, length=16)
-    assert vision is not None
-    kinds: list[bool] = []
-    for step in range(200):
+def test_what_is_measured_on_is_never_learnt_from() -> None:
+    texts = ExitTexts(torch.arange(40, 280), rows=2, length=16)
+    held_out = {token for rows in texts.held_out() for token in rows.flatten().tolist()}
+    assert len(texts) == 240 - 32
+    for step in range(50):
         read, places = texts.step(np.random.default_rng(step), positions=8)
-        kinds.append(read[0].pixels is not None)
-        ids = torch.cat([rows.token_ids.flatten() for rows in read])
-        assert len(ids) > len(places) > 0
-        assert not (ids[places] == vision.image_token_id).any()
-        held_out = {rows.token_ids.flatten().tolist()[-1] for rows in texts.held_out()}
-        assert not held_out & set(ids.tolist())
-    pictured = len(PICTURED[0].token_ids) + 2 + 4
-    wanted = 5 * pictured / len(texts)
-    assert abs(np.mean(kinds) - wanted) < 0.1
-    text_only = load_model(write_model(tmp_path / "llama", "llama"), "cpu", "float32")
-    blind = vision_of(tmp_path / "llama", text_only)
-    with pytest.raises(InvalidArgument, match="pictures: this model reads text only"):
-        ExitTexts(torch.arange(0), PICTURED, blind, rows=2, length=16)
-    with pytest.raises(InvalidArgument, match="pictures: 1; 2 at least"):
-        ExitTexts(torch.arange(0), PICTURED[:1], vision, rows=2, length=16)
+        assert read.shape == (2, 16)
+        assert len(places) == 8
+        assert not held_out & set(read.flatten().tolist())
 
 
 def test_texts_end_in_end_of_text(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lab.bench.harness.models import Models
 from lab.bench.harness.pair_distributions import Sums, distributions_along, texts
-from lab.bench.harness.suite import Models
 from lab.training.demo_pair import corpus, growth, loop, objectives, stages
 from lab.training.demo_pair.architecture import Size, build_model
 from lab.training.demo_pair.batches import Batches

@@ -11,7 +11,7 @@ from tandem.backends.requirements import (
 )
 from tandem.core.errors import FailedPrecondition
 from tandem.specdec.choices import Predraft
-from tandem.specdec.presets import PRESETS, find_preset
+from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine
 from tests.howto.bigram_backend import BigramEngine
 
@@ -31,7 +31,7 @@ def test_plain_chains_need_nothing_of_a_back_end() -> None:
 
 
 def test_a_tree_is_drafted_and_judged_as_one() -> None:
-    tree, trees = find_preset("mc-dsd"), Capabilities(trees=True)
+    tree, trees = PRESETS["mc-dsd"], Capabilities(trees=True)
     assert missing_capabilities(tree, draft=BARE, target=BARE) == (
         "trees of the draft model",
         "trees of the target model",
@@ -41,19 +41,19 @@ def test_a_tree_is_drafted_and_judged_as_one() -> None:
 
 @pytest.mark.parametrize("name", ["stream", "fsd"])
 def test_pre_drafting_needs_forks_of_the_draft_alone(name: str) -> None:
-    preset = find_preset(name)
+    preset = PRESETS[name]
     assert missing_capabilities(preset, draft=BARE, target=BARE) == ("forks of the draft model",)
     assert missing_capabilities(preset, draft=Capabilities(forks=True), target=BARE) == ()
 
 
 def test_split_layers_need_a_target_that_begins_behind_them() -> None:
-    split = find_preset("split")
+    split = PRESETS["split"]
     assert missing_capabilities(split, draft=BARE, target=BARE) == ("splits of the target model",)
     assert missing_capabilities(split, draft=BARE, target=Capabilities(splits=True)) == ()
 
 
 def test_a_preset_that_chooses_does_without_what_a_back_end_cannot_do() -> None:
-    chooses, pipelined = find_preset("auto"), find_preset("stream")
+    chooses, pipelined = PRESETS["auto"], PRESETS["stream"]
     without = fitted_to(chooses, BARE)
     without.validate()
     assert (without.predraft, without.spare_tokens(99)) == (Predraft.OFF, 0)
@@ -62,20 +62,20 @@ def test_a_preset_that_chooses_does_without_what_a_back_end_cannot_do() -> None:
 
 
 def test_trees_of_a_preset_that_chooses_are_a_choice_already() -> None:
-    tree = find_preset("auto").with_expansion((2, 2))
+    tree = PRESETS["auto"].with_expansion((2, 2))
     tree.validate()
     assert missing_capabilities(tree, draft=BARE) == ("trees of the draft model",)
 
 
 def test_a_refusal_names_the_preset_and_what_is_missing() -> None:
     with pytest.raises(FailedPrecondition, match=r"'stream' needs forks of the draft model"):
-        check_preset(find_preset("stream"), draft=BigramEngine(1))
-    check_preset(find_preset("mc-dsd"), draft=ScriptedEngine(4, lambda _: [0.25] * 4))
+        check_preset(PRESETS["stream"], draft=BigramEngine(1))
+    check_preset(PRESETS["mc-dsd"], draft=ScriptedEngine(4, lambda _: [0.25] * 4))
 
 
 def test_the_verifier_refuses_what_its_engine_cannot_judge() -> None:
-    tree = find_preset("mc-dsd").verify_settings
+    tree = PRESETS["mc-dsd"].verify_settings
     with pytest.raises(FailedPrecondition, match="'mc-dsd' needs trees of the target model"):
         check_verify_settings(tree, target=BigramEngine(1))
     check_verify_settings(tree, target=ScriptedEngine(4, lambda _: [0.25] * 4))
-    check_verify_settings(find_preset("coupled").verify_settings, target=BigramEngine(1))
+    check_verify_settings(PRESETS["coupled"].verify_settings, target=BigramEngine(1))

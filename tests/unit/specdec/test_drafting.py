@@ -16,7 +16,7 @@ from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
 from tandem.specdec.messages import Drafts, GenerationParams, GoingAway
-from tandem.specdec.presets import Preset, find_preset
+from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
     drafts_of,
@@ -214,7 +214,7 @@ def test_a_chunk_carries_what_its_uplink_names() -> None:
     ],
 )
 def test_whole_distributions_are_bulk(name: str, choices: dict[str, Any], wanted: int) -> None:
-    chosen = replace(find_preset(name), **choices)
+    chosen = replace(PRESETS[name], **choices)
     frames = [Drafts(1, 9, 0, token_ids=ids, end_of_chunk=True) for ids in ((5, 6), (7,))]
     request = EdgeRequest(1, (1,), "", 1000, GenerationParams(max_tokens=8), chosen)
     assert bulk_bytes(frames, request) == wanted
@@ -223,7 +223,7 @@ def test_whole_distributions_are_bulk(name: str, choices: dict[str, Any], wanted
 @pytest.mark.parametrize("name", ["dsd", "tslt", "coupled"])
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: Precision) -> None:
-    chosen = replace(find_preset(name), uplink_precision=precision, truncation=Truncation(top_k=2))
+    chosen = replace(PRESETS[name], uplink_precision=precision, truncation=Truncation(top_k=2))
     probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
     cut = truncate(probs, chosen.truncation)
     rounded = {"dsd": wire_probs(cut, "float16"), "tslt": sparse_wire_probs(cut, "float16")}
@@ -237,7 +237,7 @@ def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: P
 def test_what_is_cut_after_the_draw_keeps_the_draft(precision: Precision) -> None:
     """However unlikely it is: a cloud cannot judge a draft that its distribution does not have."""
     chosen = replace(
-        find_preset("tslt-after"), uplink_precision=precision, truncation=Truncation(top_k=2)
+        PRESETS["tslt-after"], uplink_precision=precision, truncation=Truncation(top_k=2)
     )
     probs = np.array([0.5, 0.3, 0.2 - 1e-7, 1e-7], dtype=np.float32)
     given: list[Array] = []
@@ -256,7 +256,7 @@ def test_what_is_cut_after_the_draw_keeps_the_draft(precision: Precision) -> Non
 
 
 def test_what_is_cut_before_the_draw_is_what_it_is_drawn_from() -> None:
-    chosen = replace(find_preset("tslt"), truncation=Truncation(top_k=2))
+    chosen = replace(PRESETS["tslt"], truncation=Truncation(top_k=2))
     probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
     given: list[Array] = []
 

@@ -20,7 +20,7 @@ from tandem.specdec.logprobs import (
 )
 from tandem.specdec.messages import Committed, GenerationParams, TokenLogprob
 from tandem.specdec.observers import Settled
-from tandem.specdec.presets import find_preset
+from tandem.specdec.presets import PRESETS
 
 VOCABULARY = 4
 
@@ -130,11 +130,11 @@ def test_a_token_drawn_at_the_edge_is_told_from_what_it_was_drawn_from() -> None
 
 def test_lossy_draws_at_the_edge_and_short_payloads_cannot_tell() -> None:
     for name in ("coupled", "dssd", "dssd-full", "picospec"):
-        check_logprobs_available(find_preset(name).verify_settings, 5)
+        check_logprobs_available(PRESETS[name].verify_settings, 5)
     with pytest.raises(InvalidArgument, match="picospec-top-k") as refused:
-        check_logprobs_available(find_preset("picospec-top-k").verify_settings)
+        check_logprobs_available(PRESETS["picospec-top-k"].verify_settings)
     assert refused.value.field == "logprobs"
-    short = replace(find_preset("dssd"), payload_top=2)
+    short = replace(PRESETS["dssd"], payload_top=2)
     check_logprobs_available(short.verify_settings, 2)
     with pytest.raises(InvalidArgument, match="which is 2") as refused:
         check_logprobs_available(short.verify_settings, 3)

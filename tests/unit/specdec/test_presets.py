@@ -24,7 +24,6 @@ from tandem.specdec.presets import (
     PRESETS,
     Preset,
     VerifySettings,
-    find_preset,
 )
 from tests.virtual_time.cases import scheduled
 
@@ -297,13 +296,6 @@ def test_nobody_is_first_under_rejection_sampling(name: str) -> None:
     for alone in ("token_by_token", "verify_on_arrival"):
         changed(name, {alone: True}).validate()
     changed("ar", acceptance=Acceptance.REJECTION).validate()
-
-
-def test_finding_by_name() -> None:
-    assert find_preset("dssd") is PRESETS["dssd"]
-    with pytest.raises(InvalidArgument, match=r"unknown: 'vllm'; known: ar, dsd, dssd") as caught:
-        find_preset("vllm")
-    assert caught.value.field == "preset"
 
 
 def test_the_timing_of_each_preset() -> None:
