@@ -24,7 +24,7 @@ def an_answer(shown: Shown) -> None:
     assert len(shown.out.split()) >= 8
     assert "model: real/SmolLM2-135M-Instruct.Q4_1 (the only chat model here" in shown.err
     assert "tokens/s" in shown.err
-    assert "model: " not in shown.out
+    assert not [line for line in shown.out.splitlines() if line.startswith("model: ")]
 
 
 def three_answers_and_what_is_next(shown: Shown) -> None:
