@@ -60,7 +60,7 @@ class ChunkRows:
             return
         if rows < LEAST_CHUNK_ROWS:
             self._first_s = _mixed(self._first_s, seconds)
-        else:
+        elif self._first_s:  # else what the pass takes anyway would be taken for its rows'
             row_s = max(0.0, seconds - self._first_s) / (rows - 1)
             self._row_s = _mixed(self._row_s, row_s)
             self.rows = self._fitting()

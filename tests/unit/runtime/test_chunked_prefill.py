@@ -324,6 +324,17 @@ def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
     assert chunks.rows == 16, "decoding says nothing of prompts"
 
 
+def test_what_every_pass_takes_is_not_taken_for_its_rows() -> None:
+    """Nothing was measured, and the first pass is over a prompt."""
+    chunks = ChunkRows(None, FREE)
+    chunks.passed(16, 0.12)
+    assert chunks.rows == CHUNK_ROWS
+    for _ in range(3):
+        chunks.passed(1, 0.12)
+        chunks.passed(16, 0.12)
+    assert chunks.rows == CHUNK_ROWS
+
+
 def test_chunks_of_an_engine_whose_bits_depend_on_them_stay_as_they_are() -> None:
     chunks = ChunkRows(None, EXACT)
     for _ in range(40):

@@ -150,7 +150,7 @@ def test_a_suite_with_documents_has_it_and_one_without_has_not(
         started.append(draft)
         raise CannotLoad("enough")
 
-    monkeypatch.setattr("tandem.commands.generate.load_pair", loaded)
+    monkeypatch.setattr("tandem.commands.suite_choice.load_pair", loaded)
     monkeypatch.setattr("tandem.api.suites.load_pair", loaded)
     monkeypatch.setattr(
         "tandem.commands.up.LocalSuite",
