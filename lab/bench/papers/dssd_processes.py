@@ -6,12 +6,10 @@ from functools import partial
 
 from lab.bench.harness.models import Pacing
 from lab.bench.papers.dssd_tables import (
-    METHODS,
     PAIRS,
-    TABLE_2,
-    TABLE_3,
     TARGET_WORDS,
     TOP_K,
+    printed_speedups,
 )
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.process_columns import COLUMNS, columns_of, none_of
@@ -66,18 +64,9 @@ def tables() -> tuple[PaperTable, ...]:
 
 
 def _rows() -> tuple[PaperRow, ...]:
-    printed: dict[Labels, float] = {
-        ("2", *map(float, where), method): figures[1]
-        for where, line in TABLE_2.items()
-        for method, figures in zip(METHODS, line, strict=True)
-    }
-    printed |= {
-        ("3", float(ntt), float(mbps), float(length), method): figure
-        for (ntt, mbps, length, _), line in TABLE_3.items()
-        for method, figure in zip(METHODS, line, strict=True)
-    }
     return tuple(
-        PaperRow(labels, (figure, None, *none_of(COLUMNS))) for labels, figure in printed.items()
+        PaperRow(labels, (figure, None, *none_of(COLUMNS)))
+        for labels, figure in printed_speedups().items()
     )
 
 
