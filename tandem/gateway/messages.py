@@ -6,7 +6,7 @@ else; one that is known, and would change the answer if it were read, is read or
 for what to send instead."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -158,10 +158,14 @@ class Message(Lenient):
     ] = None
 
     @property
+    def parts(self) -> Sequence[Part]:
+        """The content, where it is not a single text."""
+        return self.content if isinstance(self.content, list) else ()
+
+    @property
     def thoughts(self) -> str:
         """What an assistant thought before it said the content."""
-        content = self.content if isinstance(self.content, list) else ()
-        parts = [part.said for part in content if isinstance(part, ReasoningPart)]
+        parts = [part.said for part in self.parts if isinstance(part, ReasoningPart)]
         return first_text(self.reasoning_content, self.reasoning, "".join(parts))
 
     prefix: Annotated[

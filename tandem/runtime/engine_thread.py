@@ -217,10 +217,10 @@ class EngineThread:
             except Exception as error:
                 outcome = error
             self._watchdog.ended()
-            with suppress(RuntimeError):  # its loop is closed: nobody waits
-                loop.call_soon_threadsafe(settle, future, outcome)
-                if self._active:
-                    self._await_follower(loop)
+            self._notifier.add(loop, partial(settle, future, outcome))
+            if self._active:
+                self._await_follower(loop)
+            self._notifier.send()
 
         self._put(run)
         self._watch_for(future)
@@ -644,7 +644,7 @@ class EngineThread:
             if called == self._called:
                 self._chunk_from_s = 0.0
 
-        loop.call_soon_threadsafe(loop.call_soon, self._inbox.put, followed)
+        self._notifier.add_after(loop, partial(self._inbox.put, followed))
 
     def _await_drafts(self, pass_number: int, drafting: int) -> None:
         """Have the next pass wait for sessions that draft, if that is worth a wait."""

@@ -38,7 +38,6 @@ HasPrompt = generation_pb2.Generation | decoding_pb2.Open | drafter_pb2.Tokenize
 MAX_EOS_TOKEN_IDS = 4096
 """Of a model's description."""
 
-_TURN = tuple(field.name for field in fields(Turn))
 _PARAMS = tuple(field.name for field in fields(GenerationParams))
 _MESSAGES = ("sampling", "processors")
 _PROCESSORS = (
@@ -56,7 +55,13 @@ def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
     message.token_ids.SetInParent()
     for item in prompt:
         if isinstance(item, Turn):
-            message.chat.messages.add(**{name: getattr(item, name) for name in _TURN})
+            message.chat.messages.add(
+                role=item.role,
+                content=item.content,
+                tool_calls=item.tool_calls,
+                tool_call_id=item.tool_call_id,
+                reasoning_content=item.reasoning_content,
+            )
         else:
             message.token_ids.ids.append(item)
 
@@ -72,8 +77,18 @@ def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Pro
             return tuple(message.token_ids.ids)
         case "chat":
             check_count(len(message.chat.messages), MAX_TURNS, "prompt")
-            return tuple(Turn(**same_fields(turn, _TURN)) for turn in message.chat.messages)
+            return tuple(map(_turn, message.chat.messages))
     raise InvalidArgument("prompt", "is missing")
+
+
+def _turn(message: sampling_pb2.ChatMessage) -> Turn:
+    return Turn(
+        message.role,
+        message.content,
+        message.tool_calls,
+        message.tool_call_id,
+        message.reasoning_content,
+    )
 
 
 def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
