@@ -55,6 +55,7 @@ class ImageSource(Lenient):
 class ImageBlock(Lenient):
     type: Literal["image"]
     source: ImageSource
+    transformations: Annotated[None, refused_unless("send the image as it is to be seen")] = None
 
 
 class TextSource(Lenient):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tandem.gateway.base_models import Lenient, refused_unless
+from tandem.gateway.base_models import Lenient, one_of, refused_unless
 
 
 def first_text(*values: object) -> str:
@@ -25,13 +25,21 @@ class TextPart(Lenient):
     text: str
 
 
+Detail = Annotated[
+    None, one_of("images are read as the model's own settings say", "auto", "high", "original")
+]
+"""How closely an image is to be looked at."""
+
+
 class ImageAddress(Lenient):
     url: str
+    detail: Detail = None
 
 
 class ImagePart(Lenient):
     type: Literal["image_url", "input_image"]
     image_url: ImageAddress | str
+    detail: Detail = None
 
     @property
     def url(self) -> str:
@@ -130,6 +138,8 @@ Role = Annotated[
 
 
 class Message(Lenient):
+    """A message. A `name` is ignored: chat templates write none."""
+
     role: Role
     content: Content | None = Field(
         default=None,
