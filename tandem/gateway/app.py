@@ -54,7 +54,7 @@ from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, Event
 from tandem.gateway.guard import METRICS_PATH, WHY_NOT, Guard
 from tandem.gateway.kept_answers import KeptAnswers, place_after
 from tandem.gateway.known_names import KnownNames
-from tandem.gateway.long_bodies import LongBodies, in_turn
+from tandem.gateway.long_bodies import in_turn, turns
 from tandem.gateway.ollama import OllamaRoute
 from tandem.gateway.openai_answer import (
     ChatCompletion,
@@ -183,7 +183,7 @@ def make_routes(
         max_ids=lambda: gateway.catalog.context_length,
         ending=ending,
     )
-    app.state.long_bodies = LongBodies()
+    app.state.long_bodies = turns()
     posted = (*FROM_THE_SUITE, *OF_A_BODY)
     route = partial(add_route, app)
     route(

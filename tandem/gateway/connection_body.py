@@ -4,12 +4,11 @@ process stops before it is done."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -29,6 +28,8 @@ CLIENT_CLOSED = 499
 """No status that is ever sent; it is counted for callers who did not wait for theirs."""
 
 Work = TypeVar("Work")
+Checked = Callable[[Any], tuple[Any, Sequence[Mapping[str, Any]]]]
+"""Returns a body as its route's model, and what is wrong with it."""
 
 
 class CallerLeft(HTTPException):
@@ -67,7 +68,8 @@ class LimitedRoute(APIRoute):
 
         async def handle_limited(request: Request) -> Response:
             limited = _LimitedRequest(request.scope, request.receive)
-            limited.model = self.body_field
+            if self.body_field is not None:
+                limited.checked = self.body_field.validate
             return await handle(limited)
 
         return handle_limited
@@ -76,8 +78,7 @@ class LimitedRoute(APIRoute):
 class _LimitedRequest(Request):
     """FastAPI asks for `body`, and for `json` where there is one."""
 
-    model: ModelField | None = None
-    """What a body has to be."""
+    checked: Checked
     _read: bytes | None = None
 
     async def body(self) -> bytes:
@@ -99,19 +100,15 @@ class _LimitedRequest(Request):
             return parse_json(raw, max_ids)
         self.state.is_long = True
         try:
-            return await in_turn(self, partial(_checked, raw, max_ids, self.model))
+            return await in_turn(self, partial(self._as_model, raw, max_ids))
         except TandemError as error:
             raise api_error(error) from None
 
-
-def _checked(raw: bytes, max_ids: int, model: ModelField | None) -> Any:
-    content = parse_json(raw, max_ids)
-    if model is None:
-        return content
-    checked, errors = model.validate(content)
-    if errors:
-        raise validation_error(errors)
-    return checked
+    def _as_model(self, raw: bytes, max_ids: int) -> Any:
+        model, errors = self.checked(parse_json(raw, max_ids))
+        if errors:
+            raise validation_error(errors)
+        return model
 
 
 async def read_body(request: Request, limits: BodyLimits) -> bytes:

@@ -26,22 +26,16 @@ def weight_of(raw: bytes) -> int:
     return len(raw) + OBJECT_BYTES * (raw.count(b"{") + raw.count(b"["))
 
 
-class LongBodies:
-    """The turns of an application's tenants with their long bodies; used on the event loop only."""
-
-    def __init__(self) -> None:
-        # One thread: it needs the interpreter all the time.
-        self._threads = FairExecutor("reading long bodies", 1, MOST_WAITING)
-
-    async def in_turn(self, request: Request, work: Callable[[], Made]) -> Made:
-        """Return what `work` makes of a request's body, or of the answer to it. Raises
-        ResourceExhausted where too many wait."""
-        if not getattr(request.state, "is_long", False):
-            return work()
-        return await asyncio.wrap_future(self._threads.submit(paying_tenant(), work))
+def turns() -> FairExecutor:
+    """Return what an application's tenants take turns with: one thread, as it needs the interpreter
+    all the time."""
+    return FairExecutor("reading long bodies", 1, MOST_WAITING)
 
 
 async def in_turn(request: Request, work: Callable[[], Made]) -> Made:
-    """Return what `work` makes of a request's body, in the application that it came to."""
-    bodies: LongBodies = request.app.state.long_bodies
-    return await bodies.in_turn(request, work)
+    """Return what `work` makes of a request's body, or of the answer to it. Raises
+    ResourceExhausted where too many wait."""
+    if not getattr(request.state, "is_long", False):
+        return work()
+    threads: FairExecutor = request.app.state.long_bodies
+    return await asyncio.wrap_future(threads.submit(paying_tenant(), work))
