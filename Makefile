@@ -20,6 +20,8 @@ CLIENTS_VENV ?= .venv-clients
 LM_EVAL_VENV ?= .venv-lm-eval
 # make test-clients CLIENTS=all: the large ones too, load generators.
 CLIENTS ?=
+# make test-openapi OPENAPI_CASES=120: so many cases of each operation beside those that cover it.
+OPENAPI_CASES ?= 10
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 # `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
@@ -156,9 +158,6 @@ fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS
 
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own, with constraints too (minutes)
 	$(BIN)/python -m pytest tests/pair -m 'long or not long' --prompts 125 $(PYTEST_ARGS)
-
-# Each operation's fuzzed cases; OPENAPI_CASES=120 asks for an hour or two.
-OPENAPI_CASES ?= 10
 
 test-openapi: setup proto $(CLIENT_VENV)/.installed ## 2,000 requests after the OpenAPI document, a client made of it (minutes)
 	$(BIN)/python -m pytest tests/gateway/test_openapi.py tests/gateway/test_generated_client.py \
