@@ -1,7 +1,8 @@
 """A standing connection to one service, shared by all calls until it is no longer to be trusted.
 Invariant: a call keeps the channel it began on to its end; a new call gets a fresh one after a
-loss, after this process's certificate changed and, where the target stands for replicas, after a
-while: a channel looks for replicas that were added only when it loses one."""
+loss, now and then after a refusal, after this process's certificate changed and, where the target
+stands for replicas, after a while: a channel looks for replicas that were added only when it loses
+one."""
 
 import asyncio
 from collections import Counter
