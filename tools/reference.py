@@ -223,8 +223,9 @@ def metrics() -> str:
         NOTE,
         "# Metrics",
         "Every service exports these on `--metrics-port`, and the aggregator also at `/metrics` of"
-        " its HTTP API. All durations are in seconds, from one machine's monotonic clock. A"
-        " histogram has the suffixes `_bucket`, `_count` and `_sum`. Labels in braces are"
+        " its HTTP API. A name in `_total` is a counter; a histogram has the suffixes `_bucket`,"
+        " `_count` and `_sum`; all others are gauges. All durations are in seconds, from one"
+        " machine's monotonic clock. Labels in braces are"
         " beside those of the section. A label takes at most"
         f" {MAX_LABEL_VALUES} values; further ones count as `{OTHER}`. The standard `process_*`"
         " metrics are there too.",
@@ -275,8 +276,9 @@ def _metrics_table(series: type[Series]) -> str:
             more = [label for label in metric.labels if label not in series.LABELS]
             (family,) = metric.make_family(CollectorRegistry()).describe()
             labels = f"{{{', '.join(more)}}}" if more else ""
-            rows.append((f"`{metric.name}{labels}`", family.type, family.documentation))
-    return table(("metric", "type", "meaning"), rows)
+            kind = " Histogram." if family.type == "histogram" else ""
+            rows.append((f"`{metric.name}{labels}`", family.documentation + kind))
+    return table(("metric", "meaning"), rows)
 
 
 if __name__ == "__main__":
