@@ -115,11 +115,6 @@ def test_every_preset_is_described() -> None:
     assert {*PRESETS, *AGGREGATION_PRESETS} <= described
 
 
-def test_the_benchmarks_compare_every_lossless_preset() -> None:
-    compared = set(CODE.findall(prose_of("lab/docs/notebook.md")))
-    assert {name for name, preset in PRESETS.items() if not preset.lossy} <= compared
-
-
 def test_every_token_source_is_described() -> None:
     section = text_of("docs/http-api.md").partition("## The field tandem")[2]
     assert {str(source) for source in TokenSource} <= set(CODE.findall(section))
