@@ -1,4 +1,4 @@
-"""Figures of the overviews come by name from docs/figures.json: what each is, the command and the
+"""Measured figures of README and docs/ come by name from docs/figures.json: what each is, the command and the
 commit that it is of, and the numbers of the laboratory's pages that it is computed from."""
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ FIGURES: dict[str, dict[str, Any]] = json.loads(
     (REPOSITORY / "docs" / "figures.json").read_text(encoding="utf-8")
 )
 NOTEBOOK = "lab/docs/notebook.md"
+FENCED = re.compile(r"^ *```.*?^ *```\s*$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"<!-- figure: ([\w-]+) -->")
-SIZE = re.compile(r"(\d\.\d and )?\d\.\d(B| billion)")
-"""Of a model, which nobody measured."""
+SIZE = re.compile(r"(\d\.\d and )?\d\.\d(B| billion)|Apache-2.0")
+"""What nobody measured."""
 DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\d.])")
 
 
@@ -38,8 +39,15 @@ def blocks(text: str) -> list[str]:
     return found
 
 
+RESULT = re.compile(r"times as (fast|many)|tokens (a|per) second|reconstruct")
 PARTS = [
     block for page in ("README.md", "docs/performance.md") for block in blocks(measured_part(page))
+] + [
+    block
+    for page in PAGES
+    if page.parts[0] == "docs" and "reference" not in page.parts
+    for block in blocks(FENCED.sub("", (REPOSITORY / page).read_text(encoding="utf-8")))
+    if RESULT.search(block)
 ]
 
 
