@@ -1,5 +1,6 @@
-"""Measured figures of README and docs/ come by name from docs/figures.json: what each is, the command and the
-commit that it is of, and the numbers of the laboratory's pages that it is computed from."""
+"""Measured figures of README and docs/ come by name from docs/figures.json: what each is, the
+command and the commit that it is of, and the numbers of the laboratory's pages that it is computed
+from."""
 
 from __future__ import annotations
 
