@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from pydantic import BaseModel, ValidationError
 
 from tandem.backends.interface import Engine
 from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
+from tandem.gateway.body_parsing import parse_json
+from tandem.gateway.errors import validation_error
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import serve_http
@@ -110,3 +113,15 @@ def asking(words: str = "hello", **more: Any) -> dict[str, Any]:
     tandem = more.pop("tandem", None)
     extra = {} if tandem is None else {"extra_body": {"tandem": tandem}}
     return {**chat_body(words, **more), **extra}
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
+    """`raw` as a `kind`; raises ApiError as a request would be refused."""
+    content = parse_json(raw, max_ids)
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise validation_error(error.errors(include_url=False)) from None

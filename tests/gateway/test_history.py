@@ -17,8 +17,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, conversation
 from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import ChatCompletionRequest
-from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite
-from tests.gateway.parsed_body import parse_body
+from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite, parse_body
 
 one_loop = pytest.mark.asyncio(loop_scope="module")
 """Of the tests that share a running suite."""

@@ -25,8 +25,8 @@ from tandem.net.scopes import Scope
 from tandem.net.status import Rejected
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 from tests.gateway.said_answer import Saying, http_to
-from tests.services.retriever_peer import retriever
 from tests.services.scripted_suite import CONTEXT
+from tests.services.two_sided_suite import retriever
 from tests.unit.index.word_vectors import WordVectors
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

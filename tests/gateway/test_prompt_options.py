@@ -16,8 +16,8 @@ import tiktoken
 from numpy.typing import NDArray
 
 from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
-from tests.services.retriever_peer import retriever
 from tests.services.scripted_suite import CONTEXT
+from tests.services.two_sided_suite import retriever
 from tests.unit.index.word_vectors import WordVectors
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

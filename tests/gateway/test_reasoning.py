@@ -20,7 +20,7 @@ from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 from tests.long_runs import LONG
-from tests.services.speaking import speaking
+from tests.services.scripted_engines import speaking
 from tests.unit.text.family_tokenizers import (
     QWEN3_KEEPING,
     QWEN3_MARKS,

@@ -18,8 +18,7 @@ from tandem.gateway.request_reading import SEED_BITS, RequestLimits, chat_reques
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.gateway.text_endpoints import TokenizeRequest
 from tandem.generation.request import GenerationRequest
-from tests.gateway.http_suite import chat_body
-from tests.gateway.parsed_body import parse_body
+from tests.gateway.http_suite import chat_body, parse_body
 
 IMAGE = b"\x89PNG and so on"
 IMAGE_URL = "data:image/png;base64," + base64.b64encode(IMAGE).decode()

@@ -21,7 +21,7 @@ from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, http_suite
 from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY
-from tests.services.wire_tap import WireTap, wire_tap
+from tests.wire_tap import WireTap, wire_tap
 
 NAMES = ("alice", "bob", "carol")
 KEYS = {name: f"tandem-{name[0] * 43}" for name in NAMES}

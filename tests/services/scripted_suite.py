@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.backends.interface import Engine
 from tandem.generation.client import AggregatorClient
@@ -220,3 +222,23 @@ async def listening(server: grpc.aio.Server) -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+TIMEOUT_S = 60.0
+
+
+def health_stub(channel: grpc.aio.Channel) -> Any:
+    """The published types know neither the methods of this stub nor asynchronous channels."""
+    stub: Any = health_pb2_grpc.HealthStub
+    return stub(channel)
+
+
+async def health_of(target: str, service: str = "") -> str:
+    """SERVING, NOT_SERVING, or the status code of a call that failed."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service=service)
+            answer = await health_stub(channel).Check(request, timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
 from tandem.testing.paced import PacedEngine
@@ -28,7 +26,6 @@ from tests.services.scripted_suite import (
     Suite,
     draft_engine,
     draft_probs,
-    emulated,
     scripted_suite,
     target_engine,
 )
@@ -86,37 +83,6 @@ async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperat
     assert by_model.token_sources.count("target") == 40 - summary.cloud_accepted
 
 
-class CountingTarget(PacedEngine):
-    """Notes how many sessions each pass is for while four are open."""
-
-    def __init__(self) -> None:
-        super().__init__(target_engine(), 0.12, 0.0)
-        self.sessions: list[int] = []
-
-    def forward(
-        self, requests: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        if self.sessions_open == 4:
-            self.sessions.append(len(requests))
-        return super().forward(requests, cancelled)
-
-
-async def test_sessions_whose_drafts_come_soon_are_in_the_same_passes() -> None:
-    """They begin at different times, and would take turns: half of them in each pass."""
-    target = CountingTarget()
-    draft = PacedEngine(draft_engine(), 0.001, 0.0)
-
-    async with scripted_suite(target=target, cloud_draft=draft) as suite:
-
-        async def answer(number: int) -> None:
-            await asyncio.sleep(0.08 * number)
-            await suite.client.generate(asking(max_tokens=50).with_fields(seed=number))
-
-        await asyncio.gather(*map(answer, range(4)))
-    together = sum(sessions == 4 for sessions in target.sessions)
-    assert together > max(3, len(target.sessions) / 3), target.sessions
-
-
 async def test_no_draft_crosses_the_link() -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
         alone = (await suite.client.generate(asking("ar"))).summary
@@ -164,36 +130,6 @@ async def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
             await suite.client.generate(asking())
         assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
         assert len((await suite.client.generate(asking("ar"))).token_ids) == 40
-
-
-async def test_any_preset_whose_cloud_goes_on_alone_may_ask_for_them() -> None:
-    async with scripted_suite(cloud_draft=draft_engine()) as suite:
-        alone = await suite.client.generate(asking("ar"))
-        for preset in ("ar", "stream", "auto"):
-            request = asking(preset, "cloud_drafts=model", "cloud_draft_length=2")
-            assert (await suite.client.generate(request)).token_ids == alone.token_ids, preset
-        with pytest.raises(Rejected, match="cloud_drafts") as refused:
-            await suite.client.generate(asking("coupled", "cloud_drafts=model"))
-        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_the_rejection_rule_gives_one_text_for_a_seed_also_where_a_link_breaks() -> None:
-    links: list[TcpLinkEmulator] = []
-    request = asking("cloud-draft", "acceptance=rejection")
-    async with scripted_suite(cloud_draft=draft_engine()) as suite:
-        whole = await suite.client.generate(request)
-    assert "cloud_draft" in whole.token_sources
-    way = lambda address: emulated(address, links, 0.005)  # noqa: E731
-    async with scripted_suite(path=way, cloud_draft=draft_engine()) as suite:
-        cuts = 0
-        async for answer in suite.client.stream(request):
-            if len(answer.token_ids) > 8 * (cuts + 1) and cuts < 2:
-                links[0].drop()
-                cuts += 1
-        await suite.idle()
-    assert answer.token_ids == whole.token_ids
-    assert answer.summary is not None
-    assert answer.summary.resumes > 0
 
 
 async def test_penalties_change_both_models_alike() -> None:
@@ -266,16 +202,6 @@ async def test_a_draft_model_with_a_short_context_drafts_as_far_as_it_reads() ->
     assert answer.token_ids == alone.token_ids
     assert "cloud_draft" in answer.token_sources[:20]
     assert "cloud_draft" not in answer.token_sources[20:]
-
-
-async def test_sessions_draft_in_shared_steps() -> None:
-    cloud_draft = draft_engine()
-    async with scripted_suite(target=slow_target(), cloud_draft=cloud_draft) as suite:
-        requests = [asking(prompt=f"{number} {REPEATING}") for number in range(6)]
-        together = await asyncio.gather(*map(suite.client.generate, requests))
-        alone = [await suite.client.generate(request) for request in requests]
-        await suite.idle()
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
 
 
 async def test_describe_says_what_a_session_may_ask_for() -> None:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from tandem.backends.interface import ForwardRequest
-from tandem.backends.model_description import load_tokenizer
-from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams, Truncation
-from tandem.core.prompt import Turn
 from tandem.specdec.messages import GoingAway, Pong
 from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.decoding.document_files import DocumentFiles
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
-    DecodingText,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoding_service import DecodingServicer
@@ -33,7 +25,6 @@ from tests.services.decoding_peer import (
     DOCUMENTS,
     PROMPT,
     TOKENIZER,
-    VOCABULARY,
     Place,
     aggregator_peer,
     decoder,
@@ -43,10 +34,9 @@ from tests.services.decoding_peer import (
     prefix_of,
     scripted,
 )
-from tests.services.health import health_of
+from tests.services.scripted_suite import health_of
 
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
-DEMO_TARGET = Path(__file__).resolve().parents[2] / "models" / "demo-target"
 
 
 @pytest.mark.parametrize("place", ["verifier", "drafter"])
@@ -99,41 +89,6 @@ async def test_the_distribution_that_travels_is_the_distribution_that_was_drawn_
             assert isinstance(wanted, np.ndarray)
             assert np.array_equal(draft.probs, wanted)
             text.append(token_id)
-
-
-@pytest.mark.parametrize("side", [Side.DEVICE, Side.CLOUD])
-async def test_so_is_its_head(side: Side) -> None:
-    probs = LocalProbs(payload=ProbsPayload.HEAD, head=8)
-    message = opening(probs=probs, side=side)
-    async with decoder() as one, aggregator_peer(one.running, probs) as peer:
-        await peer.open(message)
-        text = list(peer.text)
-        for draft in await peer.drafts(4):
-            token_id, wanted = expected_draft(message, text)
-            assert draft.token_id == token_id
-            assert isinstance(draft.probs, DraftHead)
-            assert isinstance(wanted, DraftHead)
-            assert len(draft.probs.ids) == 8
-            assert np.array_equal(draft.probs.ids, wanted.ids)
-            assert np.array_equal(draft.probs.probs, wanted.probs)
-            told = (draft.probs.rest_id, draft.probs.from_rest)
-            assert told == (wanted.rest_id, wanted.from_rest)
-            text.append(token_id)
-
-
-async def test_another_target_voids_what_was_drafted_after_it() -> None:
-    message = opening()
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        await peer.open(message)
-        drafts = await peer.drafts(4)
-        other = (drafts[1].token_id + 1) % VOCABULARY
-        await peer.send_target(drafts[0].token_id, other)
-        again = await peer.drafts(4)
-        assert [draft.token_id for draft in again] == expected_text(message, peer.text, 4)
-        await peer.send_target(9, 9, 9, 9, 9, 9)  # far past every draft
-        found = await peer.drafts(4)
-        assert [draft.token_id for draft in found] == expected_text(message, peer.text, 4)
-        assert {draft.committed for draft in found} == {len(peer.text)}
 
 
 def rescore(query: str, texts: Sequence[str]) -> list[float]:
@@ -194,52 +149,6 @@ async def test_a_session_goes_on_where_another_was_lost() -> None:
             assert committed + found == expected_text(message, start, 7)
 
 
-async def test_targets_become_text_up_to_a_stop_string() -> None:
-    message = opening(
-        wants_text=True, wants_token_texts=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7)
-    )
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        await peer.open(message)
-        await peer.send_target(6)
-        await peer.send_target(7, 9)
-        await peer.send_target(7, 8, 9)
-        await peer.send_target(10)  # under way when the stop string was complete
-        texts = [await peer.answer(DecodingText) for _ in range(4)]
-        assert [(it.text, it.tokens, it.stopped) for it in texts] == [
-            ("<7><6>", 1, False),  # what was held back for the stop string comes along
-            ("<7><9>", 2, False),
-            ("", 2, True),
-            ("", 0, True),
-        ]
-        assert [it.token_texts for it in texts] == [("<6>",), ("<7>", "<9>"), ("<7>", "<8>"), ()]
-        assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
-        assert await peer.cancel() == ("OK", "")
-        assert not any(isinstance(answer, SideDraftFrame) for answer in peer.answers)
-
-
-async def test_text_held_back_comes_with_the_last_target() -> None:
-    message = opening(wants_text=True, stop=("<7><8>",), prompt=(1, 2), documents=())
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        await peer.open(message)
-        await peer.send_target(4, 7)
-        await peer.send_target(last=True)
-        texts = [await peer.answer(DecodingText) for _ in range(2)]
-        assert [text.text for text in texts] == ["<4>", "<7>"]
-        await peer.send_target(5)
-        code, details = await peer.ending()
-        assert (code, details) == ("INTERNAL", "target in state complete: the answer is complete")
-
-
-async def test_a_conversation_is_a_prompt_too() -> None:
-    turns = (Turn("user", "abc"), Turn("assistant", "d"))
-    message = opening(prompt=turns)
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        opened = await peer.open(message)
-        assert opened.prompt_ids == tuple(TOKENIZER.encode("abcd"))
-        found = [draft.token_id for draft in await peer.drafts(4)]
-        assert found == expected_text(message, peer.text, 4)
-
-
 async def test_pings_are_answered_while_the_engine_is_busy() -> None:
     slow = PacedEngine(scripted(), 0.2, 0.0)
     async with decoder(engine=slow) as one, aggregator_peer(one.running) as peer:
@@ -297,40 +206,3 @@ async def test_without_a_tokenizer_prompts_are_ids() -> None:
                 code, details = await peer.ending()
                 assert code == "INVALID_ARGUMENT"
                 assert details.startswith(f"{field}: this model has no tokenizer")
-
-
-async def test_the_demo_target_reads_a_document_and_then_the_prompt(tmp_path: Path) -> None:
-    """Its tokenizer begins every text with a token, which stands before the document only. The
-    second service finds the document on disk."""
-    tokenizer = load_tokenizer(DEMO_TARGET)
-    document, prompt = ContextDocument("The lamp in the hall is green.", 0.0), "The lamp is"
-    greedy = LocalProbs(Draw.LIKELIEST, ProbsPayload.NONE)
-    message = opening(
-        prompt=prompt, documents=(document,), probs=greedy, sampling=SamplingParams(0.0)
-    )
-    texts = []
-    for source in ("computed", "disk"):
-        engine = load_engine(DEMO_TARGET)
-        files = DocumentFiles(
-            engine.kv_files,
-            tmp_path,
-            model="m",
-            vocabulary=engine.vocabulary_hash,
-            budget_bytes=2**30,
-        )
-        documents = Documents(tokenizer, files=files)
-        async with (
-            decoder(engine=engine, documents=documents, kv_budget_bytes=2**30) as one,
-            aggregator_peer(one.running) as peer,
-        ):
-            await peer.open(message)
-            texts.append([draft.token_id for draft in await peer.drafts(4)])
-            assert one.documents_found(source) == 1
-    assert texts[0] == texts[1]
-    begin = tokenizer.encode(document.text + "\n\n")
-    text = [*begin, *tokenizer.encode(prompt)[1:]]
-    session = engine.open(100)
-    for token_id in texts[0]:
-        (logits,) = engine.forward([ForwardRequest(session, tuple(text[session.length :]), 1)])
-        assert logits[0].argmax() == token_id
-        text.append(token_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,18 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.index.document_index import EMBEDDED_AT_ONCE
-from tandem.index.owners import DocumentQuota
 from tandem.net.retriever_client import Upload
 from tandem.services.retriever.config import RetrieverSettings
-from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
-from tests.services.retriever_peer import outcomes, retriever, status_of
+from tests.services.two_sided_suite import outcomes, retriever, status_of
 from tests.unit.index.word_vectors import WordVectors
-
-LIMITS = RetrieverLimits(owner_quota=DocumentQuota(documents=3, bytes=100))
 
 
 async def test_documents_of_one_stream_go_to_their_owners(tmp_path: Path) -> None:
@@ -83,40 +77,6 @@ async def test_what_is_no_owner_is_refused_by_name(tmp_path: Path) -> None:
             assert (status, words.partition(":")[0]) == ("INVALID_ARGUMENT", "count")
 
 
-async def test_what_is_over_a_quota_is_refused_alone(tmp_path: Path) -> None:
-    async with retriever(tmp_path, limits=LIMITS) as service:
-        uploads = [Upload(f"{n}", b"x" * 30, owner="ann") for n in range(4)]
-        answers = await service.ingest(*uploads, Upload("0", b"y" * 40, owner="ann"))
-        assert [row[2] for row in outcomes(answers)] == [
-            *["ADDED"] * 3,
-            "REFUSED",
-            "UPDATED",
-        ]
-        assert [answer.over_quota for answer in answers] == [False] * 3 + [True, False]
-        assert "1 documents more needed, 'ann' has 0 of 3 left" in answers[3].reason
-        usage = await service.client.listed("ann")
-        assert (usage.total_documents, usage.total_bytes) == (3, 100)
-        assert (usage.max_documents, usage.max_bytes) == (3, 100)
-        # A key may say otherwise; the operator has no quota.
-        more = replace(uploads[3], max_documents=5, max_bytes=200)
-        operators = [replace(upload, owner="") for upload in uploads]
-        answers = await service.ingest(more, *operators)
-        assert [row[2] for row in outcomes(answers)] == ["ADDED"] * 5
-        nobodys = await service.client.listed()
-        assert (nobodys.total_documents, nobodys.max_documents) == (4, 0)
-
-
-async def test_streams_at_once_do_not_exceed_a_quota(tmp_path: Path) -> None:
-    async with retriever(tmp_path, limits=LIMITS) as service:
-        streams = [
-            service.ingest(*(Upload(f"{stream} {n}", b"x", owner="ann") for n in range(3)))
-            for stream in range(5)
-        ]
-        answers = [each for answered in await asyncio.gather(*streams) for each in answered]
-        assert sum(answer.over_quota for answer in answers) == 12
-        assert (await service.client.listed("ann")).total_documents == 3
-
-
 @pytest.mark.parametrize("name", ["owner_max_documents", "owner_max_bytes"])
 def test_a_quota_that_is_none_is_refused_by_its_variable(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -168,38 +128,6 @@ async def test_a_long_document_of_one_owner_holds_up_no_other_s(tmp_path: Path) 
         assert outcomes(first.result()) == [(0, "long.md", "ADDED", True)]
         assert max(embedder.words) <= 256
         assert len(embedder.sizes) > 10
-
-
-async def test_many_texts_of_one_tenant_hold_up_no_other_s(tmp_path: Path) -> None:
-    """They were embedded as one, in the turn of the key that all tenants over HTTP come by."""
-    embedder = Stepwise()
-    many = [f"text{number}" for number in range(10 * EMBEDDED_AT_ONCE)]
-    async with (
-        retriever(tmp_path, embedder=embedder) as service,
-        grpc.aio.insecure_channel(service.running.target) as channel,
-        asyncio.TaskGroup() as group,
-    ):
-        embed = pb_grpc.RetrieverServiceStub(channel).Embed
-
-        async def embedded(texts: Sequence[str], tenant: str) -> pb.EmbedResponse:
-            answer: pb.EmbedResponse = await embed(pb.EmbedRequest(texts=texts, tenant=tenant))
-            return answer
-
-        first = group.create_task(embedded(many, "ann"))
-        embedder.lets.release()
-        while not embedder.sizes:
-            await asyncio.sleep(0.01)
-        second = group.create_task(embedded(["a heron"], "bob"))
-        while not second.done():
-            embedder.lets.release()
-            await asyncio.sleep(0.01)
-        assert not first.done()
-        while not first.done():
-            embedder.lets.release()
-            await asyncio.sleep(0.001)
-        expected = WordVectors(16).embed(many).astype("<f4").tobytes()
-        assert first.result().vectors == expected
-        assert list(first.result().tokens) == list(embedder.count_tokens(many))
 
 
 async def test_a_short_text_waits_for_short_steps_of_another_tenant_s(tmp_path: Path) -> None:

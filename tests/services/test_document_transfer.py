@@ -115,22 +115,6 @@ def document_tokens(text: str) -> int:
     return len(TOKENIZER.encode(text.rstrip() + SEPARATOR))
 
 
-async def test_documents_by_themselves_travel_one_by_one(tmp_path: Path) -> None:
-    """The ablation: one sequence a document, of which each has keys and values for any answer."""
-    apart = REQUEST.with_fields(overrides=("context=separate",))
-    async with suite(tmp_path) as sides:
-        by_kv = await sides.client.generate(apart)
-        by_text = await sides.client.generate(replace(apart, preset="drcg-text"))
-        assert [await cached_alone(sides, text) for text in PUBLIC] == [True, True]
-        joined = await sides.client.generate(REQUEST)
-    assert by_kv.token_ids == by_text.token_ids != joined.token_ids
-
-
-async def cached_alone(sides: TwoSides, text: str) -> bool:
-    document = ContextDocument(text, 0.0, imported=True)
-    return list((await looked_up(sides.drafter, document)).cached) == [True]
-
-
 async def test_another_model_is_told_before_anything_travels(tmp_path: Path) -> None:
     async with suite(tmp_path, weights=("ones", "others")) as sides:
         with pytest.raises(Rejected) as caught:
@@ -165,17 +149,6 @@ async def test_an_engine_without_files_says_what_else_there_is(tmp_path: Path) -
         with pytest.raises(Rejected, match="drcg-text") as caught:
             await sides.client.generate(REQUEST)
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
-
-
-@pytest.mark.parametrize("side", [0, 1])
-async def test_budgets_of_documents_hold_on_both_sides(side: int, tmp_path: Path) -> None:
-    budgets = [2**29, 2**29]
-    budgets[side] = 2**14  # less than any of the public documents
-    async with suite(tmp_path, budgets=budgets, notes=()) as sides:
-        with pytest.raises(Rejected, match="document kv budget") as caught:
-            await sides.client.generate(REQUEST)
-        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (await looked_up(sides.drafter)).cached == [False]
 
 
 async def test_a_document_that_is_taken_in_is_at_hand(tmp_path: Path) -> None:

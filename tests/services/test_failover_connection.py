@@ -94,31 +94,6 @@ async def test_who_is_gone_is_left_at_once_and_its_call_keeps_its_channel() -> N
         assert await calls(standing, known) == [0, 8]
 
 
-class FailingAccess(ClientAccess):
-    """As where a certificate's file is gone just now."""
-
-    failures = 0
-
-    def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("gone")
-        return super().channel_credentials()
-
-
-async def test_a_question_that_fails_in_an_unforeseen_way_is_asked_again() -> None:
-    access = FailingAccess()
-    async with peers(2, access) as (known, _, standing):
-        held = standing.acquire()  # from now on they are asked
-        access.failures = 2
-        async with asyncio.timeout(WAIT_S):
-            while access.failures:
-                await asyncio.sleep(0)
-        await standing.release(held)
-        known[0].serving = False
-        await until(standing, known, [0, 8])
-
-
 async def test_a_check_that_fails_in_our_own_code_is_logged_and_the_checks_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -150,52 +150,6 @@ async def test_a_verifier_keeps_to_requests_a_minute() -> None:
         await running.drain(0.5)
 
 
-async def test_a_free_slot_goes_to_the_holder_with_the_fewest() -> None:
-    slots, order = slots_of(2, 8), []
-    leave: dict[str, asyncio.Event] = {}
-
-    async def request(holder: str, name: str) -> None:
-        note_caller(Caller(holder, frozenset(Scope)))
-        leave[name] = asyncio.Event()
-        async with slots.slot(WAIT_S):
-            order.append(name)
-            await leave[name].wait()
-
-    async def began(count: int) -> None:
-        while len(order) < count:
-            await asyncio.sleep(0)
-
-    names = ["g1", "g2", "g3", "g4", "h1"]
-    requests = []
-    for name in names:
-        holder = "greedy" if name.startswith("g") else "honest"
-        requests.append(asyncio.create_task(request(holder, name)))
-        await asyncio.sleep(0)
-    await began(2)
-    assert (slots.running, slots.waiting) == (2, 3)
-    leave["g1"].set()
-    await began(3)
-    assert order == ["g1", "g2", "h1"]  # though g3 and g4 came first
-    requests[3].cancel()
-    leave["g2"].set()
-    await began(4)
-    assert order[3] == "g3"
-    for name in ("g3", "h1"):
-        leave[name].set()
-    await asyncio.gather(*requests, return_exceptions=True)
-    assert (slots.running, slots.waiting) == (0, 0)
-
-
-async def test_one_holder_alone_has_every_slot() -> None:
-    slots, leave = slots_of(4, 8), asyncio.Event()
-    alone = [asyncio.create_task(_hold(slots, "alone", until=leave)) for _ in range(6)]
-    await asyncio.sleep(0.01)
-    assert (slots.running, slots.waiting) == (4, 2)
-    leave.set()
-    await asyncio.gather(*alone)
-    assert (slots.running, slots.waiting) == (0, 0)
-
-
 async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
     """Answers that were never read held every slot, and nobody else was served until they ended."""
     slots, leave = slots_of(4, 8), asyncio.Event()
@@ -211,24 +165,6 @@ async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
     await asyncio.gather(*greedy)
     nameless = [asyncio.create_task(_hold(slots, "")) for _ in range(4)]
     await asyncio.gather(*nameless)
-    assert (slots.running, slots.waiting) == (0, 0)
-
-
-async def test_who_asked_of_late_finds_a_slot_whatever_one_holder_wants() -> None:
-    """With a quarter kept, three honest holders of eight slots queued behind each other."""
-    slots, leave = slots_of(8, 24), asyncio.Event()
-    honest = ("one", "two", "three")
-    for holder in honest:
-        await _hold(slots, holder)
-    greedy = [asyncio.create_task(_hold(slots, "greedy", until=leave)) for _ in range(12)]
-    while slots.running + slots.waiting < 12:
-        await asyncio.sleep(0)
-    assert (slots.running, slots.waiting) == (5, 7)
-    answering = [asyncio.create_task(_hold(slots, holder, until=leave)) for holder in honest]
-    await asyncio.sleep(0.01)
-    assert (slots.running, slots.waiting) == (8, 7)  # nobody of them waits
-    leave.set()
-    await asyncio.gather(*greedy, *answering)
     assert (slots.running, slots.waiting) == (0, 0)
 
 
@@ -311,32 +247,6 @@ async def test_a_slot_is_not_lost_to_who_leaves_while_it_is_given() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     assert (slots.running, slots.waiting) == (0, 0)
     await _hold(slots, "")
-
-
-async def test_among_equals_a_slot_goes_to_who_had_none_the_longest() -> None:
-    slots, order = slots_of(1, 8), list[str]()
-    held = slots.slot(WAIT_S)
-    await held.__aenter__()
-    tasks = []
-    for holder in ("greedy", "greedy", "greedy", "honest", "honest"):
-        tasks.append(asyncio.create_task(_hold(slots, holder, order)))
-        await asyncio.sleep(0.001)
-    await held.__aexit__(None, None, None)
-    await asyncio.gather(*tasks)
-    assert order == ["greedy", "honest", "greedy", "honest", "greedy"]
-
-
-async def test_of_one_holder_the_smallest_priority_goes_first() -> None:
-    slots, order = slots_of(1, 8), list[str]()
-    held = slots.slot(WAIT_S)
-    await held.__aenter__()
-    tasks = []
-    for holder, priority in (("a", 1), ("a", 0), ("b", 5), ("a", -2), ("a", 0)):
-        tasks.append(asyncio.create_task(_hold(slots, holder, order, priority)))
-        await asyncio.sleep(0.001)
-    await held.__aexit__(None, None, None)
-    await asyncio.gather(*tasks)
-    assert order == ["a-2", "b5", "a", "a", "a1"]
 
 
 async def _hold(

@@ -28,7 +28,7 @@ from tests.services.decoding_peer import (
     decoder,
     opening,
 )
-from tests.services.retriever_peer import Retriever, outcomes, retriever, status_of
+from tests.services.two_sided_suite import Retriever, outcomes, retriever, status_of
 
 TEXTS = {"heron": "the heron note", "lamp": "a lamp is green", "boat": "boats sail"}
 

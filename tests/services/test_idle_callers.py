@@ -26,8 +26,8 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.retriever.v1 import retriever_pb2, retriever_pb2_grpc
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.retriever_peer import raw_ingest, retriever
 from tests.services.scripted_suite import Suite, scripted_suite, started
+from tests.services.two_sided_suite import raw_ingest, retriever
 from tests.services.verifier_peer import EdgePeer, control, edge_peer, opening
 
 HASTY = StreamLimits(first_message_s=0.1, idle_s=0.3, write_s=0.3)

@@ -206,13 +206,6 @@ async def test_a_resumed_session_finds_its_text(engine: Engine) -> None:
         assert found == 2 * KV_BLOCK
 
 
-async def test_a_whole_text_that_is_kept_still_makes_a_pass(engine: Engine) -> None:
-    async with verifier(engine) as cloud:
-        prompt = prompt_of(2)[: 2 * KV_BLOCK]
-        _, token = await cloud.answer("edge-1", prompt)
-        assert await cloud.answer("edge-1", prompt) == (KV_BLOCK, token)
-
-
 async def test_sessions_go_before_what_is_kept(engine: Engine) -> None:
     each = engine.kv_bytes_per_token
     budget = (4 * KV_BLOCK + 3 + 40) * each
@@ -340,27 +333,6 @@ async def test_answers_to_one_prompt_compute_it_once(engine: Engine, preset: str
         else:
             assert (misses, hits) == (5, 15)
         assert told("tandem_prefix_hit_tokens_total", labels) == hits * 3 * KV_BLOCK
-
-
-async def test_of_two_answers_at_once_one_computes_the_prompt_on_the_device(
-    engine: Engine,
-) -> None:
-    async with scripted_suite(target=engine, draft=engine) as suite:
-        asked = [
-            GenerationRequest(
-                CHAT, "coupled", GenerationParams(max_tokens=6, seed=seed, ignore_eos=True)
-            )
-            for seed in range(4)
-        ]
-        await asyncio.gather(*map(suite.client.generate, asked))
-        await suite.idle()
-        told = suite.edge_metrics.registry.get_sample_value
-        labels = {"side": "device", "model_name": engine.model_name}
-        found = [
-            told("tandem_prefix_lookups_total", {**labels, "outcome": outcome})
-            for outcome in ("miss", "hit")
-        ]
-    assert found == [1, 3]
 
 
 class SlowPrompts(ScriptedEngine):

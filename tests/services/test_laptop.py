@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -27,18 +26,16 @@ from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
-from tests.services.health import health_of
-from tests.services.laptop import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_pair
+from tests.services.scripted_engines import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_pair
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
     emulated,
+    health_of,
     scripted_suite,
     started,
     target_engine,
 )
-from tests.services.two_sided_suite import asking as asking_documents
-from tests.services.two_sided_suite import scripted_side, two_sides
 
 DEADLINE_S = 120.0
 PROMPT = "the heron stands in the shallows and waits for what the river brings. " * 2
@@ -248,12 +245,3 @@ async def test_a_cloud_is_lost_when_its_link_is_and_not_while_it_computes(
                 await answering
         assert time.monotonic() - cut_s < 10.0
         links[0].restore()
-
-
-async def test_documents_are_answered_from(tmp_path: Path) -> None:
-    engines = LaptopEngine(scripted_side()), LaptopEngine(scripted_side())
-    async with two_sides(tmp_path, engines=engines, give_up_after_s=2.6) as suite:
-        request = asking_documents("dragon-coupled", params=GenerationParams(max_tokens=3))
-        async with always_serving(suite.drafter.target, suite.verifier.target):
-            answer = await suite.client.generate(request, DEADLINE_S)
-    assert len(answer.token_ids) == 3

@@ -24,12 +24,12 @@ from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
-from tests.long_runs import LONG
-from tests.services.health import health_of, health_stub
 from tests.services.scripted_suite import (
     Suite,
     cloud_draft_model,
     draft_engine,
+    health_of,
+    health_stub,
     scripted_suite,
     started,
     target_engine,
@@ -132,22 +132,6 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one(
     assert len(moved) == len(requests)
 
 
-@LONG  # tests/services/test_several_clouds.py has a cloud that stops without a word
-async def test_a_verifier_killed_at_once_is_resumed_too(
-    known_alone: dict[str, Generated],
-) -> None:
-    """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS]
-    alone = await answers_alone(requests, known_alone)
-    async with every_preset_at_once() as suite:
-        generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
-        await suite.verifier.drain(0.0)
-        successor = await take_over(suite.verifier.port)
-        done = await asyncio.gather(*generating)
-        await successor.drain(0.0)
-    assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
-
-
 @pytest.mark.parametrize("name", ["verifier", "drafter", "aggregator"])
 async def test_a_leaving_service_says_so_and_ends_with_its_last_request(name: str) -> None:
     limits = DrafterLimits(liveness=LivenessTimes(give_up_after_s=1.0))
@@ -224,13 +208,3 @@ async def test_an_idle_service_stops_at_once() -> None:
     async with scripted_suite() as suite, asyncio.timeout(DRAIN_S / 2):
         await suite.client.generate(request("coupled"))
         await suite.verifier.drain(DRAIN_S)
-
-
-async def test_a_port_in_use_is_refused() -> None:
-    async with scripted_suite() as suite:
-        servicer = VerifierServicer(
-            target_engine(), VerifierLimits(), Metrics(new_registry(), "cloud")
-        )
-        with pytest.raises(PortInUse, match=f"^port {suite.verifier.port} is in use: "):
-            await started(servicer, suite.verifier.port)
-        await servicer.close()

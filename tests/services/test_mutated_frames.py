@@ -15,8 +15,8 @@ from tests.services.verifier_peer import (
     dssd_draft,
     opening,
     raw_ending,
+    unharmed,
 )
-from tests.services.verify_endings import unharmed
 
 HUGE = 2**32 - 1
 

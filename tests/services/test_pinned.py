@@ -8,8 +8,14 @@ from tandem.commands.authority import self_signed
 from tandem.net.access import ClientAccess, ServerAccess
 from tandem.net.auth import known_keys, own_key
 from tandem.net.tls import PINNED_NAME, PinnedService, TlsFiles, TlsIdentity
-from tests.services.credentials import EDGE_KEY, STRANGE_KEY, VALID, Credentials
-from tests.services.secured_services import ending, secured_services
+from tests.services.secured_services import (
+    EDGE_KEY,
+    STRANGE_KEY,
+    VALID,
+    Credentials,
+    ending,
+    secured_services,
+)
 
 DESCRIBE = "/tandem_api.verifier.v1.VerifierService/Describe"
 

@@ -13,7 +13,6 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
-from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
@@ -94,17 +93,6 @@ async def test_short_prompts_have_theirs_too() -> None:
     async with scripted_suite() as suite:
         for prompt in ((5,), (5, 6)):
             check_prompt(await suite.client.generate(asking(prompt=prompt)), prompt)
-
-
-async def test_up_to_twenty_likeliest_tokens_go_with_each_token() -> None:
-    async with scripted_suite() as suite:
-        told = await suite.client.generate(
-            asking("coupled", temperature=1.0, top_k=0, top_p=1.0, top_logprobs=20)
-        )
-        assert {len(top) for top in told.top_logprobs} == {20}
-        assert {len(top) for top in told.prompt.top_logprobs} == {0, 20}
-        with pytest.raises(Rejected, match="at most 20"):
-            await suite.client.generate(asking(top_logprobs=21))
 
 
 async def test_a_stream_that_breaks_before_they_came_is_asked_again() -> None:

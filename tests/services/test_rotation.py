@@ -21,7 +21,6 @@ from tandem.net.access_keys import key_line
 from tandem.net.keys_file import UNREADABLE_S, KeysFile
 from tandem.net.lifecycle import RunningService
 from tandem.net.scopes import Scope
-from tandem.net.status import Rejected
 from tandem.net.tls import TlsFiles, TlsIdentity
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
@@ -31,7 +30,14 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedTokenizer
-from tests.services.credentials import (
+from tests.services.scripted_suite import (
+    VOCABULARY,
+    draft_engine,
+    health_of,
+    started,
+    target_engine,
+)
+from tests.services.secured_services import (
     EDGE_KEY,
     EXPIRED,
     LOOPBACK,
@@ -39,10 +45,9 @@ from tests.services.credentials import (
     OTHER_KEY,
     VALID,
     Credentials,
+    ending,
+    secured_services,
 )
-from tests.services.health import health_of
-from tests.services.scripted_suite import VOCABULARY, draft_engine, started, target_engine
-from tests.services.secured_services import ending, secured_services
 
 TOKENS = 60
 
@@ -180,25 +185,6 @@ async def test_an_authority_is_replaced_without_dropping_a_stream(credentials: C
         assert undisturbed(await suite.client.generate(request()))
 
 
-async def test_a_verifier_that_is_replaced_is_resumed_over_tls(credentials: Credentials) -> None:
-    """Its successor has the port, another certificate and the same authority."""
-    async with secured_suite(credentials) as suite:
-        alone = await suite.client.generate(request("dssd"))
-        generation = await begun(suite.client, "dssd")
-        await suite.verifier.drain(0.0)
-        metrics = Metrics(new_registry(), "cloud")
-        successor = await started(
-            VerifierServicer(target_engine(), VerifierLimits(), metrics),
-            suite.verifier.port,
-            credentials.server(credentials.issue("successor")),
-        )
-        done = await generation
-        await successor.drain(0.0)
-    assert done.summary is not None
-    assert done.summary.resumes
-    assert done.token_ids == alone.token_ids
-
-
 async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentials) -> None:
     async with secured_suite(credentials) as suite:
         other = credentials.client(key=OTHER_KEY)
@@ -218,23 +204,6 @@ async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentia
         # All processes here read the same file of what to show: the new key is shown from now on.
         credentials.write(f"key-{EDGE_KEY[-4:]}", OTHER_KEY.encode())
         assert undisturbed(await suite.client.generate(request()))
-
-
-@pytest.mark.parametrize("beside", ["", "other sha256:12 scopes=verify\n"])
-async def test_a_revoked_key_ends_the_answer_under_way_and_frees_it(
-    credentials: Credentials, beside: str
-) -> None:
-    """A malformed line beside it included: it kept the revoked key at work."""
-    async with secured_suite(credentials, recheck_s=0.05) as suite:
-        generation = await begun(suite.client, "coupled")
-        assert suite.verifier.service.open_requests == 1
-        other = key_line("other", OTHER_KEY, frozenset(Scope))
-        credentials.write("keys", f"{beside}{other}\n".encode())
-        with pytest.raises(Rejected, match="the key is unknown"):
-            await generation
-        async with asyncio.timeout(30):
-            while suite.verifier.service.open_requests or suite.aggregator.service.open_requests:
-                await asyncio.sleep(0.01)
 
 
 async def test_files_that_became_bad_change_nothing(credentials: Credentials) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tandem.commands.ask_suite import ask
-from tandem.commands.check_suite import judge_suite
 from tandem.core.errors import TandemError
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Truncate
-from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.client import Generated
 from tandem.generation.figures import answer_figures, figures_line
 from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.servicer import DrafterLimits
@@ -98,15 +97,3 @@ async def test_the_target_s_context_is_the_limit() -> None:
         assert len(most.token_ids) == 10
         cut = replace(asking("coupled", longer), truncate=Truncate.OLDEST)
         assert len((await answered(suite, cut)).token_ids) == 90
-
-
-async def test_doctor_says_what_becomes_of_longer_texts() -> None:
-    async with EmbeddedSuite(pair()) as suite, AggregatorClient(suite.target) as client:
-        checks = judge_suite(suite.target, await client.describe())
-    found = {check.name: check for check in checks}
-    assert all(check.ok for check in checks)
-    words = f"the draft model reads {SHORT} tokens at once and the target {CONTEXT}"
-    assert words in found["draft context"].found
-    async with EmbeddedSuite(pair(CONTEXT)) as suite, AggregatorClient(suite.target) as client:
-        checks = judge_suite(suite.target, await client.describe())
-    assert "draft context" not in [check.name for check in checks]

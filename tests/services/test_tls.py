@@ -27,13 +27,6 @@ from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
-from tests.services.credentials import (
-    EXPIRED,
-    LOOPBACK,
-    STRANGE_KEY,
-    VALID,
-    Credentials,
-)
 from tests.services.scripted_suite import (
     MESSAGE_BYTES,
     VOCABULARY,
@@ -41,10 +34,17 @@ from tests.services.scripted_suite import (
     started,
     target_engine,
 )
-from tests.services.secured_services import ending, secured_services
+from tests.services.secured_services import (
+    EXPIRED,
+    LOOPBACK,
+    STRANGE_KEY,
+    VALID,
+    Credentials,
+    ending,
+    secured_services,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 NOT_ACCEPTED = "shows no certificate, an expired one or one of another authority"
 
@@ -70,43 +70,6 @@ def methods() -> Mapping[str, list[str]]:
 def describe(service: Any) -> str:
     """The RPC that every service has, and that a caller with access is answered."""
     return f"/{service.full_name}/Describe"
-
-
-async def test_a_caller_with_certificate_and_key_is_served(
-    credentials: Credentials, tmp_path: Path
-) -> None:
-    own = credentials.client()
-    async with secured_services(tmp_path, credentials.server()) as services:
-        for name, running in services.items():
-            status, details = await ending(running.target, describe(running.service), own)
-            # The front has nobody behind it here, and says so: it has let the caller in.
-            assert status == ("UNAVAILABLE" if name == "aggregator" else "OK"), (name, details)
-            assert "127.0.0.1:1 cannot be reached" in details if name == "aggregator" else True
-            assert (await ending(running.target, HEALTH, own))[0] == "OK"
-
-
-async def test_no_route_is_open_but_health(credentials: Credentials, tmp_path: Path) -> None:
-    """Routes of other services, and those that do not exist, are refused like a service's own."""
-    described = methods()
-    routes = [route for service in described.values() for route in service]
-    routes += [REFLECTION, "/tandem_api.verifier.v1.VerifierService/Nothing", "/a/b"]
-    files = credentials.issue("client")
-    no_key = credentials.client(files, key=None)
-    wrong_key = credentials.client(files, key=STRANGE_KEY)
-    async with secured_services(tmp_path, credentials.server()) as services:
-        assert {running.service.full_name for running in services.values()} <= set(described)
-        assert served(services) <= set(routes)
-        assert set(services) == {
-            path.parent.name for path in ROOT.glob("tandem/services/*/__main__.py")
-        }
-        for name, running in services.items():
-            for route in routes:
-                refusal = await ending(running.target, route, no_key)
-                assert refusal[0] == "UNAUTHENTICATED", (name, route)
-                assert "authorization: Bearer KEY" in refusal[1]
-                refusal = await ending(running.target, route, wrong_key)
-                assert refusal == ("UNAUTHENTICATED", "the key is unknown")
-            assert (await ending(running.target, HEALTH, no_key))[0] == "OK"
 
 
 def served(services: Mapping[str, Any]) -> set[str]:

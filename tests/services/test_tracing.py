@@ -175,18 +175,6 @@ async def test_a_trace_goes_on_through_the_serve_http() -> None:
     assert traces[0] == int(CALLER[3:35], 16) != traces[1]
 
 
-async def test_two_requests_are_two_traces() -> None:
-    exporter = InMemorySpanExporter()
-    async with traced_suite(exporter) as suite:
-        for seed in (1, 2):
-            await suite.client.generate(
-                GenerationRequest(PROMPT, params=GenerationParams(max_tokens=4, seed=seed))
-            )
-    spans = exporter.get_finished_spans()
-    traces = {span.context.trace_id for span in spans if span.context}
-    assert len(traces) == len(named(spans, "request")) == 2
-
-
 async def test_what_is_not_sampled_at_the_front_is_recorded_nowhere() -> None:
     exporter = InMemorySpanExporter()
     async with traced_suite(exporter, sample=0.0) as suite:

@@ -69,11 +69,8 @@ async def found(suite: TwoSides, side: Side) -> tuple[ContextDocument, ...]:
     return documents_of(answer.hits)
 
 
-async def central_text(
-    suite: TwoSides, request: GenerationRequest, reweigh_every: int = 0
-) -> list[int]:
-    """What one machine with all documents answers, from the same random numbers; by `rescored` at
-    every so many tokens of the answer."""
+async def central_text(suite: TwoSides, request: GenerationRequest) -> list[int]:
+    """What one machine with all documents answers, from the same random numbers."""
     preset = request.composed_aggregation()
     choices = local_drafting(preset, request.params.sampling)
     opens = {
@@ -88,33 +85,18 @@ async def central_text(
         )
         for side in Side
     }
+    masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
     rng = SeededRandom(request.params.seed)
     assert isinstance(request.prompt, str)
     text = TOKENIZER.encode(request.prompt)
     start = len(text)
     while len(text) < start + request.params.max_tokens:
-        if reweigh_every and len(text) > start and (len(text) - start) % reweigh_every == 0:
-            opens = {side: rescored(opens[side], text) for side in Side}
-        masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
         found_of = {side: expected_processed_draft(opens[side], text) for side in Side}
         left = [found_of[side][2] for side in Side]
         weights = side_weights(*(mass + log for mass, log in zip(masses, left, strict=True)))
         drafts = {side: draft[:2] for side, draft in found_of.items()}
         text.append(decided(preset.mode, request, drafts, weights, rng, len(text)))
     return text[start:]
-
-
-def rescore(query: str, texts: Sequence[str]) -> list[float]:
-    """Some relevances that change with every token."""
-    return [sum(map(ord, query + text)) % 7 / 2.0 for text in texts]
-
-
-def rescored(message: DecodingOpen, text: Sequence[int]) -> DecodingOpen:
-    """The opening with the relevances of its documents to the text."""
-    query = "".join(f"<{token_id}>" for token_id in text)
-    scores = rescore(query, [document.text for document in message.documents])
-    pairs = zip(message.documents, scores, strict=True)
-    return replace(message, documents=tuple(replace(it, relevance=score) for it, score in pairs))
 
 
 def decided(
@@ -169,47 +151,6 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
                 check_token_sources(answer, request)
 
 
-async def test_answers_side_by_side_are_what_they_are_alone(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        requests = [asking(preset, seed=seed) for seed, preset in enumerate(EXACT, start=1)]
-        answers = await asyncio.gather(*(suite.client.generate(each) for each in requests))
-        for request, answer in zip(requests, answers, strict=True):
-            assert answer.token_ids == await central_text(suite, request), request.preset
-
-
-async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
-    async with two_sides(tmp_path, rescore=rescore) as suite:
-        cases = (("dragon", 1.0), ("dragon placement=random", 1.0), ("dragon placement=cloud", 0.0))
-        for preset, temperature in (*cases, ("dragon-coupled", 1.0), ("dragon-coupled", 0.0)):
-            request = asking(
-                preset,
-                sampling=SamplingParams(temperature),
-                overrides=("reweigh_every=3",),
-            )
-            answer = await suite.client.generate(request)
-            assert answer.token_ids == await central_text(suite, request, 3), preset
-            assert answer.token_ids != await central_text(suite, request)
-        with pytest.raises(Rejected, match="reweigh_every: one coin"):
-            await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
-
-
-async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
-    async with two_sides(tmp_path, rescore=rescore) as suite:
-        cold = [("dragon", 0.0), ("dragon-coupled", 0.0)]
-        for preset, temperature in (*((name, 0.8) for name in EXACT), *cold):
-            asked = asking(preset, sampling=SamplingParams(temperature), processors=PROCESSORS)
-            answer = await suite.client.generate(asked)
-            assert answer.token_ids == await central_text(suite, asked), preset
-            assert not {7, 8, 9} & {*answer.token_ids}
-        again = asking("dragon-coupled", processors=PROCESSORS, overrides=("reweigh_every=3",))
-        answer = await suite.client.generate(again)
-        assert answer.token_ids == await central_text(suite, again, 3)
-        for preset in ("crcg-device", "crcg-cloud", "drcg-text", "drdg-sw", "dragon-lossy"):
-            answer = await suite.client.generate(asking(preset, processors=PROCESSORS))
-            assert not {7, 8, 9} & {*answer.token_ids}, preset
-            assert answer.token_ids != (await suite.client.generate(asking(preset))).token_ids
-
-
 async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None:
     """Until then the mixture is that without the tokens that would end it."""
     ends = frozenset(range(48))
@@ -232,19 +173,6 @@ async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None
                 without = Processors(banned_token_ids=tuple(ends))
                 first = asking(preset, max_tokens=6, processors=without)
                 assert answer.token_ids[:6] == await central_text(suite, first), preset
-
-
-async def test_a_stop_string_waits_for_the_minimum(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        whole = await suite.client.generate(asking("dragon-coupled"))
-        stop = f"<{whole.token_ids[1]}>"
-        cut = await suite.client.generate(asking("dragon-coupled", stop=(stop,)))
-        assert len(cut.token_ids) <= 2
-        later = await suite.client.generate(
-            asking("dragon-coupled", stop=(stop,), processors=Processors(min_tokens=4))
-        )
-        assert len(later.token_ids) >= 4
-        assert later.text.startswith("".join(f"<{each}>" for each in later.token_ids[:2]))
 
 
 class Noted(ScriptedTokenizer):
@@ -382,19 +310,6 @@ async def test_documents_of_a_cloud_out_of_reach_are_not_waited_for(tmp_path: Pa
     async with two_sides(tmp_path, way=nowhere, give_up_after_s=1.1) as suite:
         with pytest.raises(Rejected, match=r"the cloud is lost: .*[Cc]onnect"):
             await suite.client.generate(asking("drcg-text"))
-
-
-async def test_a_stop_string_ends_the_answer_and_nothing_follows(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        for preset in ("dragon", "dragon-coupled"):
-            whole = await suite.client.generate(asking(preset))
-            stop = whole.text[5:7]
-            answer = await suite.client.generate(asking(preset, stop=(stop,)))
-            assert answer.text == whole.text[: whole.text.index(stop)]
-            assert answer.summary is not None
-            assert answer.summary.finish_reason == "stop"
-            assert answer.summary.tokens == len(answer.token_ids)
-            assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
 
 
 async def test_one_side_alone(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import pytest
 
 from tandem.backends.interface import ForwardRequest
 from tandem.core.codecs import Precision, sparse_probs_to_bytes
-from tandem.net.stream_limits import StreamLimits
-from tandem.services.verifier.servicer import VerifierLimits
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.services.scripted_suite import VOCABULARY, scripted_suite, target_engine
 from tests.services.verifier_peer import (
@@ -23,10 +21,13 @@ from tests.services.verifier_peer import (
     dsd_draft,
     dssd_draft,
     edge_peer,
+    ending_of,
+    endings_of,
     opening,
+    own_text,
     raw_ending,
+    unharmed,
 )
-from tests.services.verify_endings import ending_of, endings_of, own_text, unharmed
 
 HUGE = 2**32 - 1
 
@@ -144,35 +145,6 @@ async def test_drafts_beyond_the_answer_s_length_are_refused() -> None:
     assert (ending.code, ending.details.split(":")[0]) == ("INVALID_ARGUMENT", "token_ids")
 
 
-async def test_another_text_than_its_hash_names_opens_nothing() -> None:
-    ending = await ending_of(opening(prefix=5))
-    assert ending.code == "DATA_LOSS"
-    assert ending.details.startswith("prefix: ")
-
-
-VOID_DRAFTS = [
-    ("dssd", dssd_draft(1, after=(*PROMPT, 4, 4))),
-    ("dssd", dssd_draft(1, after=PROMPT[:2])),
-    ("dssd", dssd_draft(1, after=(1, 2, 4))),
-    ("mc-dsd", tree((1, 2), (-1, -1), after=PROMPT[:2])),
-    ("mc-dsd", tree((1, 2), (-1, -1), after=(1, 2, 4))),
-]
-
-
-async def test_drafts_that_follow_another_text_are_dropped() -> None:
-    for preset, frame in VOID_DRAFTS:
-        ping = control("ping", nonce=9)
-        ending = await ending_of(opening(preset), frame, frame, ping, control("cancel"))
-        assert ending.code == "OK", frame
-        assert set(ending.kinds()) == {"opened", "pong"}, frame
-
-
-async def test_the_first_frame_is_waited_for_and_no_longer() -> None:
-    ending = await ending_of(limits=VerifierLimits(streams=StreamLimits(first_message_s=0.05)))
-    assert ending.code == "DEADLINE_EXCEEDED"
-    assert ending.details == "stream: no first message for 0.05 s"
-
-
 async def test_a_stream_without_frames_is_refused() -> None:
     async with scripted_suite() as suite, unharmed(suite):
         ending = await raw_ending(suite.verifier.target)
@@ -268,24 +240,3 @@ async def test_an_edge_may_leave_at_any_moment() -> None:
                     await peer.answer("opened")
                     await peer.send(control("cancel"))
                     assert (await peer.ending()).code == "OK"
-
-
-async def test_an_unknown_preset_name_is_not_counted_under_it() -> None:
-    async with scripted_suite() as suite:
-        async with edge_peer(suite.verifier.target) as peer:
-            await peer.send(_named("x" * 1000), dssd_draft(1, 2))
-            await peer.answer("committed")
-        await suite.idle()
-        labels = {
-            sample.labels["preset"]
-            for metric in suite.cloud_metrics.registry.collect()
-            for sample in metric.samples
-            if "preset" in sample.labels
-        }
-    assert labels == {"other"}
-
-
-def _named(preset: str) -> pb.VerifyRequest:
-    frame = opening()
-    frame.open.preset = preset
-    return frame

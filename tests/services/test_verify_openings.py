@@ -13,9 +13,10 @@ from tests.services.scripted_suite import CONTEXT, VOCABULARY
 from tests.services.verifier_peer import (
     control,
     dssd_draft,
+    ending_of,
+    endings_of,
     opening,
 )
-from tests.services.verify_endings import ending_of, endings_of
 
 HUGE = 2**32 - 1
 

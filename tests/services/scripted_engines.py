@@ -1,10 +1,12 @@
-"""A model of 13 billion parameters on a laptop: four tokens a second, forty of a prompt, and no
-sign of life within a pass."""
+"""Scripted engines with a manner: one as slow as a laptop's, and one that says what it is told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tandem.backends.interface import (
     Engine,
@@ -16,6 +18,8 @@ from tandem.backends.interface import (
 )
 from tandem.suite.models import ModelPair
 from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine
+from tandem.text.tokenizer import TextTokenizer
 from tests.unit.cli.scripted_pair import scripted_pair
 
 TOKEN_S = 0.25
@@ -51,3 +55,28 @@ def laptop_pair() -> ModelPair:
     """A quick draft model, and a target that is slow."""
     pair = scripted_pair()
     return replace(pair, target=LaptopEngine(pair.target))
+
+
+SURE = 0.98
+
+
+def speaking(
+    tokenizer: TextTokenizer, prompt_tokens: int, text: str
+) -> tuple[ScriptedEngine, ScriptedEngine]:
+    """A draft and a target that answer a prompt of so many tokens with the text, marks included,
+    and end."""
+    ends = sorted(tokenizer.eos_token_ids)
+    script = [*tokenizer.mark_ids(text), *ends]
+    size = tokenizer.vocabulary_size
+
+    def probs(context: tuple[int, ...]) -> NDArray[np.float64]:
+        place = min(max(0, len(context) - prompt_tokens), len(script) - 1)
+        likely = np.full(size, (1 - SURE) / (size - 1))
+        likely[script[place]] = SURE
+        return likely
+
+    def engine() -> ScriptedEngine:
+        ids = tokenizer.eos_token_ids
+        return ScriptedEngine(size, probs, context_length=2048, eos_token_ids=ids)
+
+    return engine(), engine()
