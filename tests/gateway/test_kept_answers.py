@@ -26,6 +26,7 @@ from tandem.net.scopes import Scope
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
 from tests.gateway.http_suite import MODEL, TIMEOUT_S, NoTexts, chat_body
+from tests.services.scripted_suite import until
 
 CHAT = "/v1/chat/completions"
 STREAMS = "/v1/tandem/streams"
@@ -104,9 +105,7 @@ class Served:
 
     async def running(self, count: int) -> None:
         """Return once so many answers are under way."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while self.suite.running != count:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.suite.running == count)
 
     async def response(self, number: str, status: str) -> dict[str, Any]:
         """The response once it has this status."""

@@ -16,7 +16,8 @@ from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
-from tests.gateway.http_suite import MODEL, TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
+from tests.services.scripted_suite import summary_of, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,8 +50,7 @@ async def test_a_chat_is_what_the_suite_answers_for_that_seed(served: HttpSuite)
     assert answer.object == "chat.completion"
     assert choice.message.role == "assistant"
     assert choice.message.content == expected.text
-    assert expected.summary is not None
-    assert choice.finish_reason == expected.summary.finish_reason
+    assert choice.finish_reason == summary_of(expected).finish_reason
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len("be briefhello")
     assert answer.usage.completion_tokens == len(expected.token_ids)
@@ -256,13 +256,10 @@ async def test_an_answer_that_is_not_waited_for_frees_both_sides(served: HttpSui
     asked = asyncio.create_task(
         served.openai.chat.completions.create(**asking(max_tokens=400, n=4))
     )
-    while not served.suite.front.open_requests:
-        await asyncio.sleep(0.001)
+    await until(lambda: served.suite.front.open_requests)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    async with asyncio.timeout(TIMEOUT_S):
-        while served.suite.front.open_requests:
-            await asyncio.sleep(0.001)
+    await until(lambda: not served.suite.front.open_requests)
     await served.suite.idle()
 
 

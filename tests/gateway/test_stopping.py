@@ -16,6 +16,7 @@ from tandem_api.common.v1 import generation_pb2 as pb
 from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
 from tests.gateway.test_admission import SLOW, slow_target
 from tests.gateway.test_failures import Breaking
+from tests.services.scripted_suite import until
 
 CHAT = "/v1/chat/completions"
 
@@ -25,11 +26,9 @@ async def stopped(
 ) -> list[httpx2.Response]:
     """Answers to what was asked before the aggregator was told to stop and given `drain_s`."""
     asked = [asyncio.create_task(served.post(CHAT, body)) for body in bodies]
-    while served.suite.front.open_requests < len(bodies):
-        await asyncio.sleep(0.005)
+    await until(lambda: served.suite.front.open_requests >= len(bodies))
     draining = asyncio.create_task(served.suite.aggregator.drain(drain_s))
-    while not served.suite.front.requests.leaving:
-        await asyncio.sleep(0.001)
+    await until(lambda: served.suite.front.requests.leaving)
     await asyncio.sleep(0.01)
     with pytest.raises(OSError, match=r"refused|Connect"):
         await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))

@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.backends.interface import Engine
-from tandem.generation.client import AggregatorClient
+from tandem.generation.client import AggregatorClient, Generated
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkSettings
@@ -39,6 +39,7 @@ from tandem.testing.scripted import (
 )
 from tandem.text import Tokenizer
 from tandem.two_sided.interface import Documents
+from tandem_api.common.v1.generation_pb2 import Summary
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -74,11 +75,26 @@ class Suite:
         moment."""
         engines = [self.target, self.draft, *([self.cloud_draft] if self.cloud_draft else ())]
         services = [each.service for each in (self.aggregator, self.drafter, self.verifier)]
-        async with asyncio.timeout(timeout_s):
-            while any(engine.sessions_open or engine.kv_bytes_in_use for engine in engines) or any(
-                service.open_requests for service in services
-            ):
-                await asyncio.sleep(0.005)
+        await until(
+            lambda: (
+                not any(each.sessions_open or each.kv_bytes_in_use for each in engines)
+                and not any(service.open_requests for service in services)
+            ),
+            timeout_s,
+        )
+
+
+async def until(reached: Callable[[], object], timeout_s: float = IDLE_S) -> None:
+    """Wait for what happens meanwhile. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not reached():
+            await asyncio.sleep(0.005)
+
+
+def summary_of(answer: Generated) -> Summary:
+    """The summary of an answer, which has ended."""
+    assert answer.summary is not None
+    return answer.summary
 
 
 @cache

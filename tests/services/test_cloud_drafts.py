@@ -27,6 +27,7 @@ from tests.services.scripted_suite import (
     draft_engine,
     draft_probs,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -74,8 +75,7 @@ async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperat
             assert answer.token_ids == alone.token_ids, asked
         by_model = await suite.client.generate(asking(temperature=temperature))
         await suite.idle()
-    summary = by_model.summary
-    assert summary is not None
+    summary = summary_of(by_model)
     assert 0 < summary.cloud_accepted < summary.cloud_drafted
     assert (summary.drafted, summary.accepted, summary.rounds) == (0, 0, 0)
     assert summary.target_passes <= 40 - summary.cloud_accepted
@@ -107,9 +107,8 @@ async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None
     async with scripted_suite(target=PacedEngine(target, 0.01, 0.0)) as suite:
         answer = await suite.client.generate(asking(*LOOKUP, prompt="abcde"))
         await suite.idle()
-    assert answer.summary is not None
-    assert answer.summary.cloud_accepted > 20
-    assert answer.summary.target_passes < 20
+    assert summary_of(answer).cloud_accepted > 20
+    assert summary_of(answer).target_passes < 20
     assert "cloud_draft" in answer.token_sources
 
 
@@ -139,8 +138,7 @@ async def test_penalties_change_both_models_alike() -> None:
         plain = await suite.client.generate(asking("ar"))
         drafted = await suite.client.generate(asking(processors=penalised))
     assert drafted.token_ids == alone.token_ids != plain.token_ids
-    assert drafted.summary is not None
-    assert drafted.summary.cloud_accepted > 0
+    assert summary_of(drafted).cloud_accepted > 0
 
 
 async def test_its_keys_and_values_are_part_of_what_a_session_takes() -> None:
@@ -228,10 +226,8 @@ async def test_auto_takes_the_verifier_s_draft_model_where_it_has_one() -> None:
         without = await suite.client.generate(asking("auto", "cloud_drafts=none"))
         await suite.idle()
     assert answer.token_ids == alone.token_ids == without.token_ids
-    assert answer.summary is not None
-    assert without.summary is not None
-    assert answer.summary.cloud_accepted > 0
-    assert without.summary.cloud_drafted == 0
+    assert summary_of(answer).cloud_accepted > 0
+    assert summary_of(without).cloud_drafted == 0
 
 
 async def test_auto_has_no_draft_model_loaded_that_only_others_demand() -> None:

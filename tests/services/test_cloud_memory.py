@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,7 +31,9 @@ from tests.services.scripted_suite import (
     draft_engine,
     scripted_suite,
     started,
+    summary_of,
     target_engine,
+    until,
 )
 from tests.services.test_fair_shares import Unguarded
 from tests.services.two_sided_suite import TOKENS, two_sides
@@ -70,8 +71,7 @@ async def suite_with(
 async def remembered(verifier: RunningService) -> None:
     """Until all that has ended there is remembered."""
     service: Any = verifier.service
-    while service.open_requests:
-        await asyncio.sleep(0.002)
+    await until(lambda: not service.open_requests)
     if service._memory is not None:
         await service._memory.learned()
 
@@ -90,13 +90,11 @@ async def asked(
 
 
 def passes(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.target_passes
+    return summary_of(answer).target_passes
 
 
 def drafted(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.cloud_drafted
+    return summary_of(answer).cloud_drafted
 
 
 @pytest.mark.parametrize("preset", ["", "cloud-draft"])

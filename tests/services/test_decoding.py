@@ -34,7 +34,7 @@ from tests.services.decoding_peer import (
     prefix_of,
     scripted,
 )
-from tests.services.scripted_suite import health_of
+from tests.services.scripted_suite import health_of, until
 
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
 
@@ -179,9 +179,7 @@ async def test_who_leaves_frees_the_session_and_leaves_the_documents() -> None:
         async with aggregator_peer(one.running) as peer:
             await peer.open(opening())
             await peer.drafts(1)
-        async with asyncio.timeout(60):
-            while one.engine.sessions_open > len(DOCUMENTS):
-                await asyncio.sleep(0.005)
+        await until(lambda: one.engine.sessions_open <= len(DOCUMENTS))
         of_series = 'model_name="scripted",side="cloud"'
         shown = generate_latest(one.metrics.registry).decode()
         assert f'document_kv_lookups_total{{{of_series},source="computed"}} 3.0' in shown

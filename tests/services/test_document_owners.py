@@ -17,6 +17,7 @@ from tandem.services.retriever.config import RetrieverSettings
 from tandem.settings import SettingsError, load_settings
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
+from tests.services.scripted_suite import until
 from tests.services.two_sided_suite import outcomes, retriever, status_of
 from tests.unit.index.word_vectors import WordVectors
 
@@ -114,8 +115,7 @@ async def test_a_long_document_of_one_owner_holds_up_no_other_s(tmp_path: Path) 
     async with retriever(tmp_path, embedder=embedder) as service, asyncio.TaskGroup() as group:
         first = group.create_task(service.ingest(Upload("long.md", long, owner="ann")))
         embedder.lets.release()
-        while not embedder.sizes:
-            await asyncio.sleep(0.01)
+        await until(lambda: embedder.sizes)
         second = group.create_task(service.ingest(Upload("short.md", b"a heron", owner="bob")))
         while not second.done():
             embedder.lets.release()
@@ -146,8 +146,7 @@ async def test_a_short_text_waits_for_short_steps_of_another_tenant_s(tmp_path: 
 
         greedy = [group.create_task(embedded(long, "ann")) for _ in range(3)]
         embedder.lets.release()
-        while not embedder.sizes:
-            await asyncio.sleep(0.01)
+        await until(lambda: embedder.sizes)
         short = group.create_task(embedded(["a heron"], "bob"))
         await asyncio.sleep(0.2)  # the call has come in
         released = 0

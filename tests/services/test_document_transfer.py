@@ -30,6 +30,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import TOKENIZER
+from tests.services.scripted_suite import summary_of
 from tests.services.test_tampering_aggregator import Tampering, tampering
 from tests.services.two_sided_suite import NOTES, TwoSides, two_sides
 from tests.unit.backends.reference_models import pair
@@ -86,9 +87,7 @@ async def test_the_text_is_that_of_the_documents_texts(temperature: float, tmp_p
     by_text, by_kv = answers
     assert by_kv.token_ids == by_text.token_ids
     assert by_kv.text == by_text.text
-    assert by_kv.summary is not None
-    assert by_text.summary is not None
-    assert by_kv.summary.device.documents == 4
+    assert summary_of(by_kv).device.documents == 4
 
 
 async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> None:
@@ -103,12 +102,10 @@ async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> 
         assert fed < document_tokens(PUBLIC[0])
         again = await sides.client.generate(REQUEST)
     assert again.token_ids == first.token_ids
-    assert first.summary is not None
-    assert again.summary is not None
     tensors = sum(document_tokens(text) for text in PUBLIC) * sides.cloud.kv_bytes_per_token
-    assert tensors < first.summary.downlink_bytes < tensors + 2**13
-    assert again.summary.downlink_bytes < 2**11
-    assert first.summary.uplink_bytes < 2**9
+    assert tensors < summary_of(first).downlink_bytes < tensors + 2**13
+    assert summary_of(again).downlink_bytes < 2**11
+    assert summary_of(first).uplink_bytes < 2**9
 
 
 def document_tokens(text: str) -> int:
@@ -238,9 +235,7 @@ async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> No
         value = sides.drafter_metrics.registry.get_sample_value
 
         async def until(held_bytes: int) -> None:
-            async with asyncio.timeout(20):
-                while value("tandem_document_kv_bytes", labels) != held_bytes:
-                    await asyncio.sleep(0.005)
+            await until(lambda: value("tandem_document_kv_bytes", labels) == held_bytes)
 
         call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
         await call.write(

@@ -8,7 +8,14 @@ from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
-from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY, scripted_suite, target_engine
+from tests.services.scripted_suite import (
+    CONTEXT,
+    EOS,
+    VOCABULARY,
+    scripted_suite,
+    summary_of,
+    target_engine,
+)
 
 
 def target_with_exits() -> PacedEngine:
@@ -36,11 +43,9 @@ async def test_the_same_text_with_fewer_waits() -> None:
             ]
             plain, early = [await suite.client.generate(request) for request in asked]
             assert early.token_ids == plain.token_ids
-            assert plain.summary is not None
-            assert early.summary is not None
-            assert plain.summary.early_verdicts == 0
-            heard += early.summary.early_verdicts
-            hits += early.summary.predraft_hits
+            assert summary_of(plain).early_verdicts == 0
+            heard += summary_of(early).early_verdicts
+            hits += summary_of(early).predraft_hits
         assert heard > 15  # fewer than all say: the edge chooses whom it asks
         assert hits > 4  # a busy machine pre-drafts less
         await suite.idle()
@@ -52,8 +57,7 @@ async def test_a_verifier_without_exits_serves_fsd_as_dssd() -> None:
         for preset in ("dssd", "fsd"):
             request = GenerationRequest("b", preset, GenerationParams(max_tokens=20, seed=2))
             generated = await suite.client.generate(request)
-            assert generated.summary is not None
-            assert generated.summary.early_verdicts == 0
+            assert summary_of(generated).early_verdicts == 0
             texts.append(generated.token_ids)
         assert texts[0] == texts[1]
 

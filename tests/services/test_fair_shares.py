@@ -20,7 +20,7 @@ from tandem.net.tenant import Tenant
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.scripted_suite import started, target_engine
+from tests.services.scripted_suite import started, target_engine, until
 from tests.services.verifier_peer import opening
 
 WAIT_S = 30.0
@@ -98,8 +98,7 @@ async def test_one_edge_cannot_take_all_sessions_that_others_want(metrics: Metri
             assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
             assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
             assert held(metrics, "greedy") == 5
-        while running.service.open_requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: not running.service.open_requests)
         assert held(metrics, "greedy") == 0
         refused = {"side": "cloud", "holder": "greedy", "limit": "sessions"}
         name = "tandem_holder_refusals_total"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,7 +31,7 @@ from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2_grpc
 from tests.gateway.http_suite import http_suite
 from tests.long_runs import with_long_cases
-from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started, until
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S, control, opening
 from tests.unit.backends.reference_models import CONFIGS
@@ -75,8 +74,7 @@ class Verifier:
         """What `opened` says was found of a text, and the token that the cloud goes on with."""
         async with self.session(holder, prompt, committed, **open_fields) as told:
             pass
-        while self._running.service.open_requests:
-            await asyncio.sleep(0.002)
+        await until(lambda: not self._running.service.open_requests)
         return told
 
     @asynccontextmanager

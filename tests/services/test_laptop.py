@@ -34,7 +34,9 @@ from tests.services.scripted_suite import (
     health_of,
     scripted_suite,
     started,
+    summary_of,
     target_engine,
+    until,
 )
 
 DEADLINE_S = 120.0
@@ -130,8 +132,7 @@ async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_m
         decoding = asyncio.create_task(
             suite.client.generate(asking(tokens=8, preset="ar", prompt="short"), DEADLINE_S)
         )
-        while not engine.passes:
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.passes)
         (short,) = engine.by_session[0]
         answer = await suite.client.generate(asking(tokens=2), DEADLINE_S)
         shorter = await decoding
@@ -154,8 +155,7 @@ async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token
         target=first, target_pass_times=MEASURED, path=lambda to: emulated(to, links)
     ) as suite:
         answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
-        while len(first.passes) < 6:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(first.passes) >= 6)
         links[0].cut()  # so that it says nothing at its end
         links[0].drop()
         await suite.verifier.drain(0.0)
@@ -169,8 +169,7 @@ async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token
         finally:
             await replacement.drain(0.5)
     assert answer.token_ids == expected
-    assert answer.summary is not None
-    assert answer.summary.resumes >= 1
+    assert summary_of(answer).resumes >= 1
     assert second.rows_fed < 2 * len(PROMPT)
 
 
@@ -182,8 +181,7 @@ async def test_a_prompt_that_was_left_in_its_midst_is_not_computed_from_the_star
     expected = await quick_text(request)
     async with scripted_suite(target=engine, target_pass_times=MEASURED) as suite:
         leaving = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
-        while len(engine.passes) < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(engine.passes) >= 3)
         leaving.cancel()
         await suite.idle()
         engine.passes.clear()
@@ -206,8 +204,7 @@ async def test_sessions_leave_a_verifier_that_drains_in_the_midst_of_a_prompt() 
 
     async with scripted_suite(target=leaving, target_pass_times=MEASURED, path=both) as suite:
         answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
-        while not (leaving.passes or staying.passes):
-            await asyncio.sleep(0.01)
+        await until(lambda: leaving.passes or staying.passes)
         begun = suite.verifier if leaving.passes else other
         await begun.drain(1.0)
         answer = await answering
@@ -232,8 +229,7 @@ async def test_a_cloud_is_lost_when_its_link_is_and_not_while_it_computes(
         answering = asyncio.create_task(
             suite.client.generate(asking(prompt=PROMPT[::-1], lost_cloud=policy), DEADLINE_S)
         )
-        while len(engine.passes) == begun:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(engine.passes) != begun)
         cut_s = time.monotonic()
         links[0].cut()
         if policy is LostCloud.EDGE:

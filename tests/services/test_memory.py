@@ -28,6 +28,7 @@ from tests.services.scripted_suite import (
     VOCABULARY,
     Suite,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -48,18 +49,15 @@ async def asked(suite: Suite, preset: str = "coupled", **more: Any) -> Generated
 
 
 def counts(answer: Generated) -> tuple[int, int]:
-    assert answer.summary is not None
-    return answer.summary.accepted_memory_tokens, answer.summary.rejected_memory_tokens
+    return summary_of(answer).accepted_memory_tokens, summary_of(answer).rejected_memory_tokens
 
 
 def accepted_a_round(answer: Generated) -> float:
-    assert answer.summary is not None
-    return answer.summary.accepted / max(1, answer.summary.rounds)
+    return summary_of(answer).accepted / max(1, summary_of(answer).rounds)
 
 
 def passes(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.target_passes
+    return summary_of(answer).target_passes
 
 
 @asynccontextmanager

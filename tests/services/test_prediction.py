@@ -25,6 +25,7 @@ from tests.services.scripted_suite import (
     VOCABULARY,
     Suite,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -46,13 +47,13 @@ def spelt(token_ids: list[int]) -> str:
 
 
 def counts(answer: Generated) -> tuple[int, int]:
-    assert answer.summary is not None
-    return answer.summary.accepted_prediction_tokens, answer.summary.rejected_prediction_tokens
+    return summary_of(answer).accepted_prediction_tokens, summary_of(
+        answer
+    ).rejected_prediction_tokens
 
 
 def passes(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.target_passes
+    return summary_of(answer).target_passes
 
 
 async def asked(suite: Suite, preset: str, **more: Any) -> Generated:

@@ -18,7 +18,7 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
-from tests.services.scripted_suite import CONTEXT, VOCABULARY, emulated, scripted_suite
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, emulated, scripted_suite, summary_of
 from tests.services.test_logprobs import TELLING
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
@@ -75,11 +75,9 @@ async def test_they_are_whole_though_the_prompt_is_kept_and_are_kept_for_others(
         for cached in (0, 0):
             told = await suite.client.generate(asking())
             check_prompt(told)
-            assert told.summary is not None
-            assert told.summary.cached_tokens == cached
+            assert summary_of(told).cached_tokens == cached
         plain = await suite.client.generate(asking(prompt_logprobs=False))
-        assert plain.summary is not None
-        assert plain.summary.cached_tokens == 256
+        assert summary_of(plain).cached_tokens == 256
 
 
 async def test_no_sampling_setting_and_no_processor_has_a_part_in_them() -> None:

@@ -3,7 +3,6 @@ and the one that refused it is not taken for lost."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from tandem.net import health_checks
 from tandem.net.status import Rejected
 from tandem.specdec.liveness import LostCloud
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
-from tests.services.scripted_suite import listening
+from tests.services.scripted_suite import listening, summary_of, until
 from tests.services.two_sided_suite import asking, two_sides
 
 ANSWERS = 4
@@ -85,12 +84,10 @@ async def test_who_refuses_one_request_is_asked_for_the_next_one(
     async with two_sides(tmp_path, way=lambda address: beside(address, refusing)) as suite:
         request = asking("dragon-coupled", lost_cloud=policy)
         await suite.client.generate(request)  # the first call begins the checks
-        while refusing.checks < 2:  # a second one follows once the first one's answer is known
-            await asyncio.sleep(0.01)
+        await until(lambda: refusing.checks >= 2)
         for refused in range(refusing.refused + 1, refusing.refused + ANSWERS + 1):
             answer = await suite.client.generate(request)
-            assert answer.summary is not None
-            assert (answer.unverified, answer.summary.resumes) == ([], 1)
+            assert (answer.unverified, summary_of(answer).resumes) == ([], 1)
             assert refusing.refused == refused
 
 

@@ -35,6 +35,7 @@ from tests.services.scripted_suite import (
     Suite,
     scripted_suite,
     target_engine,
+    until,
 )
 from tests.unit.backends.remote.test_remote_engine import (
     not_numbers,
@@ -209,8 +210,7 @@ async def test_a_server_that_restarts_within_an_answer_costs_no_token(
     fake.pass_s = 0.02
     async with suite_at(fake) as suite:
         answer = asyncio.create_task(suite.client.generate(asked(preset, GREEDY, seed=3)))
-        while len(fake.asked) < 1:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(fake.asked) >= 1)
         await asyncio.sleep(0.1)
         assert not answer.done()
         fake.hang_up()

@@ -25,6 +25,7 @@ from tandem.telemetry.prometheus_server import (
     Sample,
 )
 from tests.prometheus_process import prometheus
+from tests.services.scripted_suite import until
 
 PAIR = {"engine": "small", "model_name": "large"}
 OTHERS = (
@@ -131,9 +132,7 @@ async def test_a_real_prometheus_changes_what_a_new_drafter_does(tmp_path: Path)
             assert _values(known) == pytest.approx([0.024, 0.03, 0.3])
             seeded = _first_schedule(known)
             assert seeded.window == 0, "such drafts never overtake the cloud alone"
-        async with asyncio.timeout(60):  # the server is gone, and the drafter starts as if alone
-            while server.read():
-                await asyncio.sleep(0.05)
+        await until(lambda: not server.read())
         assert starts.known("stream") == NO_WARM_START
         await server.close()
 

@@ -34,7 +34,7 @@ from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.long_runs import with_long_cases
-from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
+from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine, until
 
 WAIT_S = 60.0
 PATIENT = LivenessTimes(give_up_after_s=WAIT_S)
@@ -61,9 +61,7 @@ class Standstill:
 
     async def begun(self) -> None:
         """Until an engine stands. No thread waits, which would outlive a test that fails."""
-        async with asyncio.timeout(WAIT_S):
-            while not self._begun.is_set():
-                await asyncio.sleep(0.005)
+        await until(lambda: self._begun.is_set())
 
     def go_on(self) -> None:
         self._goes_on.set()
@@ -121,12 +119,6 @@ class TwoClouds:
             return self.relayed
         return [self.suite.verifier.target, self.second.target]
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Raises TimeoutError."""
-        async with asyncio.timeout(WAIT_S):
-            while not reached():
-                await asyncio.sleep(0.005)
-
     def sessions(self, cloud: int) -> int:
         return int(self.value("tandem_cloud_sessions", cloud=self.addresses[cloud]))
 
@@ -145,7 +137,7 @@ class TwoClouds:
 
     async def until_served(self, cloud: int, sessions: int) -> None:
         engine = self.engines[cloud]
-        await self.until(lambda: min(self.sessions(cloud), engine.sessions_open) >= sessions)
+        await until(lambda: min(self.sessions(cloud), engine.sessions_open) >= sessions)
 
 
 @asynccontextmanager
@@ -324,9 +316,9 @@ async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:
     async with two_clouds(first=CloudEngine(still), max_sessions=2) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        await clouds.until(lambda: clouds.moves("refused") >= 2)
+        await until(lambda: clouds.moves("refused") >= 2)
         # A busy machine may lose a session once more: each then finds its place again.
-        await clouds.until(lambda: [clouds.sessions(0), clouds.sessions(1)] == [2, 2])
+        await until(lambda: [clouds.sessions(0), clouds.sessions(1)] == [2, 2])
         still.go_on()
         answers = await asyncio.gather(*under_way)
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
@@ -335,7 +327,7 @@ async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:
 async def test_doctor_tells_of_each_cloud() -> None:
     async with two_clouds() as clouds:
         await clouds.second.drain(0.0)
-        await clouds.until(lambda: not clouds.value(USABLE, cloud=clouds.addresses[1]))
+        await until(lambda: not clouds.value(USABLE, cloud=clouds.addresses[1]))
         checks = judge_suite("here", await clouds.suite.client.describe())
     first, gone = (check for check in checks if check.name in clouds.addresses)
     assert (first.ok, gone.ok) == (True, False)
@@ -385,7 +377,7 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
         assert clouds.engines[1].passes
         answers = await asyncio.gather(*under_way)
         assert [each.token_ids[:60] for each in answers] == again
-        await clouds.until(lambda: not clouds.engines[0].sessions_open)
+        await until(lambda: not clouds.engines[0].sessions_open)
         assert clouds.sessions(0) == 0
         usable = {"side": "device", "cloud": first}
         assert clouds.suite.edge_metrics.registry.get_sample_value(USABLE, usable) is None

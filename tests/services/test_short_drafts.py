@@ -20,6 +20,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tests.services.scripted_suite import summary_of
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -60,9 +61,8 @@ async def test_a_prompt_longer_than_the_draft_s_context_is_drafted_for_exactly()
         for preset in ("dssd", "dsd", "mc-dsd"):
             result = await answered(suite, asking(preset, sampling=cold))
             assert result.token_ids == cold_text, preset
-            assert result.summary is not None
-            assert result.summary.draft_context == SHORT
-            assert result.summary.accepted > 30, preset
+            assert summary_of(result).draft_context == SHORT
+            assert summary_of(result).accepted > 30, preset
 
 
 async def test_an_answer_that_grows_beyond_it_says_so_and_a_short_one_does_not() -> None:
@@ -73,8 +73,7 @@ async def test_an_answer_that_grows_beyond_it_says_so_and_a_short_one_does_not()
     assert grown.token_ids == alone.token_ids
     lines = []
     for result in (grown, alone, short):
-        assert result.summary is not None
-        lines.append(figures_line(answer_figures(result), result.summary.finish_reason))
+        lines.append(figures_line(answer_figures(result), summary_of(result).finish_reason))
     says = f"drafted after the text's end: the draft model reads {SHORT} tokens"
     assert [says in line for line in lines] == [True, False, False]
 

@@ -27,6 +27,7 @@ from tests.services.scripted_suite import (
     draft_engine,
     emulated,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -42,11 +43,9 @@ async def test_the_text_is_the_cloud_s_own_and_every_token_brings_its_state() ->
         split = await suite.client.generate(asking())
         await suite.idle()
     assert split.token_ids == alone.token_ids
-    assert alone.summary is not None
-    assert split.summary is not None
-    assert (split.summary.drafted, split.summary.target_passes) == (0, 40)
+    assert (summary_of(split).drafted, summary_of(split).target_passes) == (0, 40)
     states = 4 * (len("count to nine") + 39)  # the last token's is not needed
-    assert split.summary.uplink_bytes - alone.summary.uplink_bytes > states
+    assert summary_of(split).uplink_bytes - summary_of(alone).uplink_bytes > states
 
 
 async def test_a_text_goes_on_behind_a_link_that_breaks() -> None:
@@ -61,8 +60,7 @@ async def test_a_text_goes_on_behind_a_link_that_breaks() -> None:
                 links[0].drop()
                 cuts += 1
     assert answer.token_ids == alone.token_ids
-    assert answer.summary is not None
-    assert answer.summary.resumes > 0
+    assert summary_of(answer).resumes > 0
 
 
 async def test_nothing_of_a_split_text_is_kept() -> None:
@@ -73,8 +71,7 @@ async def test_nothing_of_a_split_text_is_kept() -> None:
     async with scripted_suite(target=target, draft=draft) as suite:
         for preset in ("split", "ar", "split", "ar"):
             answer = await suite.client.generate(asking(preset, prompt))
-            assert answer.summary is not None
-            cached.append(answer.summary.cached_tokens > 0)
+            cached.append(summary_of(answer).cached_tokens > 0)
     assert cached == [False, False, False, True]
 
 

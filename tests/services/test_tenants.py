@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2_grpc
 from tests.gateway.test_tenants import TEXT, keeping_engines
-from tests.services.scripted_suite import VOCABULARY, started
+from tests.services.scripted_suite import VOCABULARY, started, until
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S
 
@@ -57,8 +56,7 @@ class Edge:
         while (answer := await call.read()) is not grpc.aio.EOF:
             if answer.HasField("summary"):
                 found = answer.summary.cached_tokens
-        while any(each.service.open_requests for each in self.services):
-            await asyncio.sleep(0.002)
+        await until(lambda: not any(each.service.open_requests for each in self.services))
         return found
 
     def found_on_the_device(self) -> float:

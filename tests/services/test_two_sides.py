@@ -5,7 +5,6 @@ What must come out is computed from the definitions, by one machine with all doc
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -29,7 +28,7 @@ from tandem.specdec.liveness import LostCloud
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import (
@@ -42,7 +41,7 @@ from tandem.two_sided.protocol.mixture import (
 )
 from tandem.two_sided.protocol.presets import AggregationMode
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
-from tests.services.scripted_suite import emulated
+from tests.services.scripted_suite import emulated, summary_of, until
 from tests.services.two_sided_suite import (
     CONTEXT,
     PROBS,
@@ -123,17 +122,18 @@ def decided(
 
 def check_token_sources(answer: Generated, request: GenerationRequest) -> None:
     """Who made each token: by the coin, or as many as the device counted of its own."""
-    assert answer.summary is not None
     mode = request.composed_aggregation().mode
     if mode is AggregationMode.COIN and not request.params.sampling.greedy:
-        weights = side_weights(answer.summary.device.log_mass, answer.summary.cloud.log_mass)
+        weights = side_weights(
+            summary_of(answer).device.log_mass, summary_of(answer).cloud.log_mass
+        )
         rng, first = SeededRandom(request.params.seed), answer.prompt_tokens
         coins = [coupled_side(weights, rng, first + n) for n in range(len(answer.token_sources))]
         assert answer.token_sources == [coin.name.lower() for coin in coins]
     else:
         count = Counter(answer.token_sources)
         assert set(count) <= {"device", "cloud", "both", "recovered"}
-        assert count["device"] + count["both"] == answer.summary.device.accepted
+        assert count["device"] + count["both"] == summary_of(answer).device.accepted
     assert len(answer.token_sources) == len(answer.token_ids)
 
 
@@ -144,9 +144,11 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
                 request = asking(preset, sampling=SamplingParams(temperature))
                 answer = await suite.client.generate(request)
                 assert answer.token_ids == await central_text(suite, request), preset
-                assert answer.summary is not None
-                assert answer.summary.finish_reason == "length"
-                assert (answer.summary.device.documents, answer.summary.cloud.documents) == (2, 2)
+                assert summary_of(answer).finish_reason == "length"
+                assert (
+                    summary_of(answer).device.documents,
+                    summary_of(answer).cloud.documents,
+                ) == (2, 2)
                 assert answer.text
                 check_token_sources(answer, request)
 
@@ -164,8 +166,7 @@ async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None
             short = await suite.client.generate(asking(preset, max_tokens=24))
             assert len(short.token_ids) < 6, preset
             answer = await suite.client.generate(asking(preset, max_tokens=24, processors=least))
-            assert answer.summary is not None
-            assert answer.summary.finish_reason == "stop"
+            assert summary_of(answer).finish_reason == "stop"
             assert len(answer.token_ids) >= 7, preset
             assert not ends & {*answer.token_ids[:6]}
             assert answer.token_ids[-1] in ends
@@ -224,10 +225,9 @@ async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> Non
                 links[0].drop()
                 drops += 1
         assert result is not None
-        assert result.summary is not None
         assert result.token_ids == await central_text(suite, request)
-        assert result.summary.resumes >= 1
-        assert result.summary.links_lost >= 1
+        assert summary_of(result).resumes >= 1
+        assert summary_of(result).links_lost >= 1
 
 
 @asynccontextmanager
@@ -248,8 +248,7 @@ async def test_of_several_clouds_a_lost_one_s_answer_goes_on_at_another(tmp_path
             if len(result.token_ids) > 6:
                 links[0].cut()  # where the first answer goes, as nothing is known yet
         assert result is not None
-        assert result.summary is not None
-        assert (result.token_ids, result.summary.resumes) == (expected, 1)
+        assert (result.token_ids, summary_of(result).resumes) == (expected, 1)
         assert (await suite.client.generate(request)).token_ids == expected
 
 
@@ -317,10 +316,9 @@ async def test_one_side_alone(tmp_path: Path) -> None:
         texts = {}
         for preset in ("crcg-device", "crcg-cloud", "drcg-text"):
             answer = await suite.client.generate(asking(preset))
-            assert answer.summary is not None
             texts[preset] = answer.token_ids
             assert set(answer.token_sources) == {"cloud" if preset == "crcg-cloud" else "device"}
-            documents = (answer.summary.device.documents, answer.summary.cloud.documents)
+            documents = (summary_of(answer).device.documents, summary_of(answer).cloud.documents)
             assert (
                 documents
                 == {
@@ -388,8 +386,7 @@ async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:
     async with two_sides(tmp_path) as suite:
         chat = (Turn("user", "a cat"), Turn("assistant", "yes"), Turn("user", "and the heron"))
         answer = await suite.client.generate(asking("dragon", prompt=chat, query=""))
-        assert answer.summary is not None
-        assert answer.summary.device.documents == 2
+        assert summary_of(answer).device.documents == 2
         with pytest.raises(Rejected, match="query"):
             await suite.client.generate(asking("dragon", prompt=(1, 2, 3), query=""))
 
@@ -405,9 +402,7 @@ async def test_a_caller_that_leaves_frees_both_sides(tmp_path: Path) -> None:
                 async for result in results:
                     if len(result.token_ids) >= 3:
                         break
-        async with asyncio.timeout(20):
-            while [engine.sessions_open for engine in engines] != kept:
-                await asyncio.sleep(0.005)
+        await until(lambda: [engine.sessions_open for engine in engines] == kept)
 
 
 @pytest.mark.parametrize(
@@ -432,9 +427,7 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
                 if len(result.token_ids) >= 3:
                     assert census() == counted
                     break
-        async with asyncio.timeout(20):
-            while census() != (0, 0):
-                await asyncio.sleep(0.005)
+        await until(lambda: census() == (0, 0))
 
 
 @pytest.mark.parametrize(
