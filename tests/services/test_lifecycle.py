@@ -34,7 +34,7 @@ from tests.services.scripted_suite import (
     started,
     target_engine,
 )
-from tests.services.verifier_peer import control, dssd_draft, edge_peer, opening
+from tests.services.verifier_peer import control, edge_peer, honest_draft, opening
 
 DRAIN_S = 60.0
 TOKENS = 40
@@ -199,7 +199,7 @@ async def test_a_long_pass_silences_nobody() -> None:
             await busy.send(control("ping", nonce=6))
             assert (await busy.answer("pong")).pong.nonce == 6
             engine.gate.set()
-            await new.send(dssd_draft(1, 2))
+            await new.send(honest_draft("dssd"))
             await new.answer("committed")
         await suite.idle()
 

@@ -11,8 +11,7 @@ from tests.services.scripted_suite import scripted_suite
 from tests.services.verifier_peer import (
     control,
     draft,
-    dsd_draft,
-    dssd_draft,
+    honest_draft,
     opening,
     raw_ending,
     unharmed,
@@ -46,7 +45,7 @@ async def test_mutated_frames_never_make_an_internal_error() -> None:
 
 def _mutated(source: random.Random) -> list[bytes]:
     preset, first = source.choice(
-        [("dssd", dssd_draft(1, 2, 3)), ("dsd", dsd_draft(4, 5)), ("coupled", draft((6, 7)))]
+        [("dssd", honest_draft("dssd")), ("dsd", honest_draft("dsd")), ("coupled", draft((6, 7)))]
     )
     frames = [opening(preset), first, control("ping", nonce=1), control("recovered")]
     raw = [frame.SerializeToString() for frame in frames]

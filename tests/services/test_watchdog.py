@@ -27,7 +27,7 @@ from tests.services.scripted_suite import (
     started,
     summary_of,
 )
-from tests.services.verifier_peer import dssd_draft, edge_peer, opening
+from tests.services.verifier_peer import edge_peer, honest_draft, opening
 
 TOLD_WITHIN_S = 3.0
 DEADLINE_S = 60.0
@@ -80,7 +80,7 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
         engine.raises, code = GONE[way]
         began_s = time.monotonic()
         async with edge_peer(running.target) as peer:
-            await peer.send(opening(), dssd_draft(1, 2))
+            await peer.send(opening(), honest_draft("dssd"))
             ending = await peer.ending()
             stuck_s = engine_silent_s(await peer.call.trailing_metadata())
             await becomes(running.target, "NOT_SERVING")
