@@ -78,16 +78,6 @@ async def test_a_caller_who_leaves_the_queue_makes_room_in_it() -> None:
         await served.suite.idle()
 
 
-async def test_http_requests_are_bounded_before_their_bodies_are_read() -> None:
-    async with http_suite(slow_target(), http_max_requests=1) as served:
-        first = asking(max_tokens=400, tandem=SLOW)
-        async with await served.openai.chat.completions.create(**first, stream=True):
-            answer = await served.post("/v1/chat/completions", chat_body())
-            assert answer.status_code == 429
-            assert answer.headers["retry-after"] == "1"
-            assert (await served.http.get("/healthz")).status_code == 200
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     path = tmp_path / "keys"

@@ -176,28 +176,6 @@ async def test_a_call_that_was_cut_off_is_left_out_of_the_whole_message() -> Non
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"system": "be brief"},
-        {"tools": [TOOL], "tool_choice": {"type": "none"}},
-    ],
-)
-async def test_tokens_are_counted_as_the_message_has_them(
-    served: HttpSuite, more: dict[str, Any]
-) -> None:
-    body = {**chat_body(), **more}
-    counted = await served.post(COUNT, body)
-    assert counted.status_code == 200, counted.text
-    usage = (await served.post(MESSAGES, {**body, "max_tokens": 1})).json()["usage"]
-    tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
-    assert counted.json() == {"input_tokens": tokens}
-    plain = (await served.post(COUNT, chat_body())).json()["input_tokens"]
-    assert plain == len("hello")
-    assert tokens == plain + len(more.get("system", ""))
-
-
-@pytest.mark.parametrize(
     ("more", "status", "kind", "words"),
     [
         ({"model": "other"}, 404, "not_found_error", "The model 'other' does not exist here"),

@@ -86,14 +86,6 @@ async def test_a_prompt_as_text_as_ids_and_in_batches(served: HttpSuite, answer:
         check_prompt(choice, ids, answer)
 
 
-async def test_temperature_and_other_settings_change_none_of_them(served: HttpSuite) -> None:
-    hot = await completed(served, IDS, temperature=1.7, top_p=0.3, frequency_penalty=1.0)
-    cold = await completed(served, IDS, temperature=0)
-    (hot_choice,), (cold_choice,) = hot.choices, cold.choices
-    check_prompt(hot_choice, IDS, 1)
-    assert hot_choice.logprobs.token_logprobs[:-1] == cold_choice.logprobs.token_logprobs[:-1]
-
-
 @pytest.mark.parametrize("prompt", [TEXT, IDS, [IDS, OTHER]])
 @pytest.mark.parametrize("answer", [0, 3])
 async def test_the_chunks_of_a_stream_are_the_whole(

@@ -169,29 +169,6 @@ async def test_every_preset_answers_and_says_who_made_each_token(
         assert token_sources.count("draft") == figures["accepted"]
 
 
-async def test_the_likeliest_tokens_are_those_that_the_suite_tells(served: HttpSuite) -> None:
-    turns = (Turn("user", "hello"),)
-    expected = await served.suite.client.generate(
-        GenerationRequest(
-            turns, params=GenerationParams(max_tokens=6, seed=6, logprobs=True, top_logprobs=2)
-        )
-    )
-    arguments: dict[str, Any] = {"max_tokens": 6, "seed": 6, "logprobs": True, "top_logprobs": 2}
-    whole = await served.openai.chat.completions.create(**asking(**arguments))
-    told = whole.choices[0].logprobs
-    assert told is not None
-    assert told.content is not None
-    found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in told.content]
-    assert found == [[each[1:] for each in top] for top in expected.top_logprobs]
-    assert {len(top) for top in found} == {2}
-    answer = await served.openai.completions.create(
-        model=MODEL, prompt="hello", max_tokens=6, seed=6, logprobs=2
-    )
-    told_text = answer.choices[0].logprobs
-    assert told_text is not None
-    assert told_text.top_logprobs == [dict(top) for top in found]
-
-
 async def test_logprobs_are_those_that_the_suite_tells(served: HttpSuite) -> None:
     turns = (Turn("user", "hello"),)
     expected = await served.suite.client.generate(
@@ -228,20 +205,6 @@ async def test_models_are_listed_and_found(served: HttpSuite) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         await served.openai.models.retrieve("gpt-4")
     assert refused.value.code == "model_not_found"
-
-
-async def test_thirty_two_streams_at_once_keep_their_text(served: HttpSuite) -> None:
-    seeds = range(32)
-    requests = [
-        GenerationRequest(
-            (Turn("user", "hello"),), params=GenerationParams(max_tokens=8, seed=seed)
-        )
-        for seed in seeds
-    ]
-    alone = [(await served.suite.client.generate(request)).text for request in requests]
-    together = await asyncio.gather(*(streamed(served, max_tokens=8, seed=seed) for seed in seeds))
-    assert [text for text, _, _ in together] == alone
-    await served.suite.idle()
 
 
 async def test_a_stream_that_is_left_frees_both_sides(served: HttpSuite) -> None:

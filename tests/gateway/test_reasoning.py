@@ -405,27 +405,6 @@ def test_thinking_that_is_sent_back_to_other_apis_is_a_chat_s() -> None:
     assert [message.thoughts for message in chat_of(ollama_s, "m").messages] == ["so"]
 
 
-async def test_a_template_that_keeps_it_is_given_what_was_thought() -> None:
-    """Through all services: the prompt is longer by the thinking and the tags around it."""
-    call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-    calling = {"role": "assistant", "content": None, "tool_calls": [call]}
-    answered = {"role": "tool", "tool_call_id": "c", "content": "noon"}
-    tokenizer = family_tokenizer(QWEN3_KEEPING, QWEN3_MARKS)
-    draft, target = speaking(tokenizer, 0, "yes")
-    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
-
-        async def prompt_tokens(**more: Any) -> int:
-            talk = [{"role": "user", "content": "when?"}, {**calling, **more}, answered]
-            answer = await suite.post("/v1/chat/completions", chat(messages=talk, max_tokens=1))
-            assert answer.status_code == 200, answer.text
-            tokens: int = answer.json()["usage"]["prompt_tokens"]
-            return tokens
-
-        kept = await prompt_tokens(reasoning_content="I look.")
-        marks = len(tokenizer.mark_ids("<think>\n\n</think>\n\n"))
-        assert kept == await prompt_tokens() + len("I look.") + marks
-
-
 async def test_tokens_of_a_message_are_counted_by_the_template_of_the_message() -> None:
     """With its variables, tools and thinking that is sent back."""
     tokenizer = family_tokenizer(QWEN3_KEEPING, QWEN3_MARKS)

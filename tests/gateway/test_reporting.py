@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tandem.generation.figures import speculative_decoding_metrics
 from tandem_api.common.v1.generation_pb2 import Summary
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
 
 ONE_LOOP = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
@@ -117,17 +117,3 @@ async def test_an_even_stream_has_a_token_a_chunk_and_the_same_text(served: Http
     assert sum(map(len, told)) == whole["usage"]["completion_tokens"]
     assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
     assert all("text" not in token for each in told for token in each), "not asked for"
-
-
-@ONE_LOOP
-async def test_a_response_streams_evenly_too(served: HttpSuite) -> None:
-    body: dict[str, Any] = {"model": MODEL, "input": "hello", "max_output_tokens": 40, "seed": 11}
-    body["tandem"] = {"preset": "coupled"}
-    whole = (await served.post("/v1/responses", body)).json()
-    body["tandem"] = {"preset": "coupled", "even_stream": True}
-    answer = await served.post("/v1/responses", {**body, "stream": True})
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if "data: {" in line]
-    parts = [json.loads(line) for line in lines]
-    texts = [each["delta"] for each in parts if each["type"] == "response.output_text.delta"]
-    assert "".join(texts) == whole["output"][0]["content"][0]["text"]
-    assert len(texts) >= whole["usage"]["output_tokens"] - 1, "an end of text has none"
