@@ -42,7 +42,6 @@ from tests.services.verifier_peer import TIMEOUT_S, EdgePeer, opening
 
 REMEMBERING = VerifierLimits(memory=MemoryLimits())
 PARAMS = GenerationParams(max_tokens=40, seed=3, ignore_eos=True)
-GREEDY = replace(PARAMS, sampling=SamplingParams(temperature=0.0))
 LOOKUP = ("cloud_drafts=lookup", "cloud_draft_length=10")
 """Of `cloud-draft`: drafts that need no model."""
 
@@ -93,8 +92,6 @@ def passes(answer: Generated) -> int:
     return summary_of(answer).target_passes
 
 
-def drafted(answer: Generated) -> int:
-    return summary_of(answer).cloud_drafted
 
 
 @pytest.mark.parametrize("preset", ["", "cloud-draft"])
@@ -198,24 +195,6 @@ async def test_tenants_that_the_edge_does_not_tell_apart_are_not_remembered() ->
         assert passes(again) == passes(first)
         named = [await asked(suite, tenant=b"alice") for _ in range(2)]
     assert passes(named[1]) < 0.6 * passes(named[0])
-
-
-async def test_where_drafts_decide_the_text_a_seed_gives_the_same_text_again() -> None:
-    """Under rejection sampling; whoever wants the speed instead says so."""
-    rejection = ("acceptance=rejection",)
-    async with suite_with() as suite:
-        first, again = [await asked(suite, overrides=rejection) for _ in range(2)]
-        assert first.token_ids == again.token_ids
-        assert passes(first) == passes(again)
-        faster = (
-            "acceptance=rejection",
-            "recalls=true",
-        )
-        recalled = await asked(suite, overrides=faster)
-        assert drafted(recalled) > drafted(first), "tried, and right as often as the target says it"
-        greedy = [await asked(suite, params=GREEDY, overrides=rejection) for _ in range(2)]
-        assert greedy[0].token_ids == greedy[1].token_ids
-        assert passes(greedy[1]) < 0.6 * passes(greedy[0])
 
 
 async def test_nothing_remembered_is_in_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import TOKENIZER
 from tests.services.scripted_suite import summary_of
-from tests.services.test_tampering_aggregator import Tampering, tampering
+from tests.services.test_other_aggregators import Tampering, tampering
 from tests.services.two_sided_suite import NOTES, TwoSides, two_sides
 from tests.unit.backends.reference_models import pair
 
@@ -332,7 +332,7 @@ class TamperingGiver(Tampering):
 async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
     tmp_path: Path,
 ) -> None:
-    cloud = TamperingGiver(lambda opening: [])
+    cloud = TamperingGiver(lambda opening: [])  # type: ignore[abstract]
     async with suite(tmp_path, way=lambda address: tampering(cloud)) as sides:
         for name, messages in broken(await exported(sides.verifier)).items():
             cloud.messages = messages

@@ -212,20 +212,14 @@ class RudeAggregator(aggregator_grpc.AggregatorServiceServicer):
         await context.read()
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, RUDE, (("retry-after", "1e300"),))
 
-    async def Generate(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
-        raise NotImplementedError
-
     async def FetchDocuments(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
         await self.Collaborate(requests, context)
-
-    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802
-        raise NotImplementedError
 
 
 @asynccontextmanager
 async def rude_side(address: str) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    aggregator_grpc.add_AggregatorServiceServicer_to_server(RudeAggregator(), server)
+    server, rude = grpc.aio.server(), RudeAggregator()  # type: ignore[abstract]
+    aggregator_grpc.add_AggregatorServiceServicer_to_server(rude, server)
     async with listening(server) as place:
         yield place
 
@@ -269,8 +263,7 @@ RUDE = (
 class RudeCloud(pb_grpc.VerifierServiceServicer):
     """Refuses every stream with `code`; the first `admitting` ones only after it has admitted them,
     and after the first `refusing` ones it serves as the real verifier behind it does. `retry_after`
-    is what its statuses' metadata say. `before` is the suite's path; `beside` has the real verifier
-    as a second cloud."""
+    is what its statuses' metadata say. `before` is the suite's path."""
 
     code: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED
     refusing: int = 10**9
@@ -294,11 +287,6 @@ class RudeCloud(pb_grpc.VerifierServiceServicer):
             health_pb2_grpc.add_HealthServicer_to_server(working, server)
             async with listening(server) as self.address:
                 yield self.address
-
-    @asynccontextmanager
-    async def beside(self, verifier: str) -> AsyncIterator[str]:
-        async with self.before(verifier) as address:
-            yield f"{address},{verifier}"
 
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802  # the RPC's name
         if not self.describes:

@@ -30,7 +30,6 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.long_runs import with_long_cases
@@ -102,7 +101,6 @@ class TwoClouds:
     second: RunningService
     engines: tuple[Engine, Engine]
     links: list[TcpLinkEmulator]
-    relayed: list[str]
 
     def value(self, name: str, **labels: str) -> float:
         registry = self.suite.edge_metrics.registry
@@ -115,8 +113,6 @@ class TwoClouds:
     def addresses(self) -> list[str]:
         if self.links:
             return [f"127.0.0.1:{each.address[1]}" for each in self.links]
-        if self.relayed:
-            return self.relayed
         return [self.suite.verifier.target, self.second.target]
 
     def sessions(self, cloud: int) -> int:
@@ -144,14 +140,13 @@ class TwoClouds:
 async def two_clouds(
     second: Engine | None = None,
     links: bool = False,
-    relays: Sequence[Path] = (),
     file: FilePath | None = None,
     first: Engine | None = None,
     draft: Engine | None = None,
     max_sessions: int | None = None,
     same_model: bool = True,
 ) -> AsyncIterator[TwoClouds]:
-    """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
+    """Before each cloud an emulated link; a `file` names the
     first alone. The edge gives no cloud up. `max_sessions`: of the first one."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (first or CloudEngine(), second or CloudEngine())
@@ -166,11 +161,6 @@ async def two_clouds(
         if file is not None:
             file.write_text(f"{first}\n")
             yield clouds_in(file)
-            return
-        if relays:
-            async with relays[0](first) as one, relays[1](other.target) as two:
-                known[:] = [one, two]
-                yield f"{one}, {two}"
             return
         if not links:
             yield f"{first}, {other.target}"
@@ -282,33 +272,6 @@ async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_
         described = await clouds.suite.client.describe()
         assert described.HasField("target")
         assert [each.serving for each in described.clouds] == [False, True]
-
-
-async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where they go their texts are computed anew: at once they would wait for each other's. So the
-    other cloud makes passes between the first and the last that comes."""
-    still, other = Standstill(12), CloudEngine()
-    asked = [each.with_fields(prompt="m" * 40) for each in requests(6, max_tokens=120)]
-    passes_at: list[int] = []
-    moved = CloudSeries.moved
-
-    def noted(series: CloudSeries, reason: str) -> None:
-        if reason == "draining":
-            passes_at.append(other.passes)
-        moved(series, reason)
-
-    monkeypatch.setattr(CloudSeries, "moved", noted)
-    async with two_clouds(first=CloudEngine(still, further_s=0.004), second=other) as clouds:
-        under_way = begun(clouds.suite, asked)
-        await still.begun()
-        draining = asyncio.create_task(clouds.suite.verifier.drain(20.0))
-        still.go_on()
-        await draining
-        answers = await asyncio.gather(*under_way)
-        assert len(set(passes_at)) >= 2
-        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
 async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:

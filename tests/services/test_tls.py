@@ -1,4 +1,5 @@
-"""Who gets in: certificates and keys, good and bad, on every service and every route."""
+"""Who gets in: certificates and keys, good and bad, on every service and every route; and a service
+that is known by one certificate."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor
 
 import tandem_api
-from tandem.commands.authority import new_authority
+from tandem.commands.authority import new_authority, self_signed
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess, ServerAccess
+from tandem.net.auth import known_keys, own_key
 from tandem.net.connection import Connection
 from tandem.net.status import Rejected
+from tandem.net.tls import PINNED_NAME, PinnedService, TlsFiles, TlsIdentity
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
@@ -35,6 +38,7 @@ from tests.services.scripted_suite import (
     target_engine,
 )
 from tests.services.secured_services import (
+    EDGE_KEY,
     EXPIRED,
     LOOPBACK,
     STRANGE_KEY,
@@ -230,3 +234,44 @@ async def test_a_request_says_why_the_aggregator_is_not_served(
                     await asked
                 assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
         await aggregator.drain(0.0)
+
+
+DESCRIBE = "/tandem_api.verifier.v1.VerifierService/Describe"
+
+
+def made(credentials: Credentials, name: str) -> TlsFiles:
+    issued = self_signed(name, [PINNED_NAME], VALID)
+    return TlsFiles(
+        credentials.write(f"{name}.crt", issued.certificate),
+        credentials.write(f"{name}.key", issued.key),
+        None,
+    )
+
+
+def knowing(certificate: Path, key: Path) -> ClientAccess:
+    """Of a drafter, for its verifier."""
+    own = ClientAccess(cloud=PinnedService(certificate), cloud_key=own_key(key))
+    return own.to_cloud()
+
+
+async def test_certificate_and_key_must_both_be_known(tmp_path: Path) -> None:
+    credentials = Credentials(tmp_path)
+    files, other = made(credentials, "verifier"), made(credentials, "between")
+    key = credentials.write("key", EDGE_KEY.encode())
+    wrong = credentials.write("wrong", STRANGE_KEY.encode())
+    access = ServerAccess(TlsIdentity(files), known_keys(credentials.keys))
+    async with secured_services(tmp_path, access) as services:
+        target = services["verifier"].target
+        status, _ = await ending(target, DESCRIBE, knowing(files.certificate, key))
+        assert status == "OK"
+        status, _ = await ending(target, DESCRIBE, knowing(files.certificate, wrong))
+        assert status == "UNAUTHENTICATED"
+        status, _ = await ending(target, DESCRIBE, ClientAccess(PinnedService(files.certificate)))
+        assert status == "UNAUTHENTICATED", "no key"
+        # Who is in between has a certificate of the same name.
+        status, _ = await ending(target, DESCRIBE, knowing(other.certificate, key))
+        assert status == "UNAVAILABLE"
+        status, _ = await ending(target, DESCRIBE, None)
+        assert status == "UNAVAILABLE", "no TLS"
+        status, _ = await ending(target, DESCRIBE, credentials.client())
+        assert status == "UNAVAILABLE", "an authority that did not sign it"

@@ -6,9 +6,8 @@ What must come out is computed from the definitions, by one machine with all doc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.retrieval import documents_of
 from tandem.specdec.liveness import LostCloud
-from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
-from tandem.text.chat_rendering import NO_VARIABLES
+from tandem.testing.scripted import ScriptedEngine
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.draft_head import aggregate_sent
@@ -176,31 +174,6 @@ async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None
                 assert answer.token_ids[:6] == await central_text(suite, first), preset
 
 
-class Noted(ScriptedTokenizer):
-    """Its chat template writes the variable `note` before everything."""
-
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        images: int = 0,
-        variables: Mapping[str, Any] = NO_VARIABLES,
-    ) -> list[int]:
-        return self.encode(variables.get("note", "")) + super().chat(messages)
-
-
-async def test_variables_of_the_chat_template_reach_the_prompt(tmp_path: Path) -> None:
-    turns = (Turn("user", "and the heron?"),)
-    async with two_sides(tmp_path, tokenizer=Noted(VOCABULARY)) as suite:
-        noted = asking("dragon-coupled", prompt=turns, chat_template_kwargs='{"note": "be brief"}')
-        answer = await suite.client.generate(noted)
-        same = asking("dragon-coupled", prompt="be briefand the heron?")
-        assert answer.token_ids == (await suite.client.generate(same)).token_ids
-        assert answer.prompt_tokens == len("be briefand the heron?")
-        refused = replace(noted, chat_template_kwargs='{"messages": 1}')
-        with pytest.raises(Rejected, match="chat_template_kwargs: messages is no variable"):
-            await suite.client.generate(refused)
-
-
 async def test_what_leaves_no_token_is_refused_by_name(tmp_path: Path) -> None:
     too_high = Processors(banned_token_ids=(64,))
     grammar = Processors(grammar=Grammar(GrammarKind.REGEX, "a+"))
@@ -309,30 +282,6 @@ async def test_documents_of_a_cloud_out_of_reach_are_not_waited_for(tmp_path: Pa
     async with two_sides(tmp_path, way=nowhere, give_up_after_s=1.1) as suite:
         with pytest.raises(Rejected, match=r"the cloud is lost: .*[Cc]onnect"):
             await suite.client.generate(asking("drcg-text"))
-
-
-async def test_one_side_alone(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        texts = {}
-        for preset in ("crcg-device", "crcg-cloud", "drcg-text"):
-            answer = await suite.client.generate(asking(preset))
-            texts[preset] = answer.token_ids
-            assert set(answer.token_sources) == {"cloud" if preset == "crcg-cloud" else "device"}
-            documents = (summary_of(answer).device.documents, summary_of(answer).cloud.documents)
-            assert (
-                documents
-                == {
-                    "crcg-device": (2, 0),
-                    "crcg-cloud": (0, 2),
-                    "drcg-text": (4, 0),
-                }[preset]
-            )
-        assert len({tuple(text) for text in texts.values()}) == 3
-        separate = ("context=separate",)
-        cloud_alone = await suite.client.generate(asking("crcg-cloud", overrides=separate))
-    async with two_sides(tmp_path / "without notes", notes=()) as suite:
-        answer = await suite.client.generate(asking("dragon-coupled"))
-        assert answer.token_ids == cloud_alone.token_ids
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
