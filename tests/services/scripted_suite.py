@@ -14,7 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.backends.interface import Engine
 from tandem.generation.client import AggregatorClient, Generated
-from tandem.net.access import ServerAccess
+from tandem.generation.request import GenerationRequest
+from tandem.net.access import ClientAccess, ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
@@ -23,12 +24,14 @@ from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.cloud_drafts import CloudDraftModel
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import (
     ScriptedEngine,
@@ -136,6 +139,49 @@ async def started(
 
 
 @asynccontextmanager
+async def serving(
+    service: Service, port: int = 0, access: ServerAccess | None = None, drain_s: float = 0.5
+) -> AsyncIterator[RunningService]:
+    """A service that is drained at the end, whatever comes."""
+    running = await started(service, port, access)
+    try:
+        yield running
+    finally:
+        await running.drain(drain_s)
+
+
+async def begun(client: AggregatorClient, wanted: GenerationRequest) -> asyncio.Task[Generated]:
+    """The answer under way, once its first token is there."""
+    committing = asyncio.Event()
+
+    async def follow() -> Generated:
+        result = Generated()
+        async for result in client.stream(wanted):
+            if result.token_ids:
+                committing.set()
+        return result
+
+    task = asyncio.create_task(follow())
+    waiting = asyncio.create_task(committing.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return task
+
+
+async def answer_over(
+    link: TcpLinkEmulator, client: AggregatorClient, wanted: GenerationRequest, every: int = 12
+) -> Generated:
+    """The answer over a link whose connections are dropped twice, after `every` tokens and after
+    as many more."""
+    drops, answer = 0, Generated()
+    async for answer in client.stream(wanted):
+        if len(answer.token_ids) > every * (drops + 1) and drops < 2:
+            link.drop()
+            drops += 1
+    return answer
+
+
+@asynccontextmanager
 async def scripted_suite(
     verifier_limits: VerifierLimits | None = None,
     drafter_limits: DrafterLimits | None = None,
@@ -150,12 +196,17 @@ async def scripted_suite(
     cloud_draft: Engine | None = None,
     drafts_in_cloud: bool = True,
     target_pass_times: PassTimes | None = None,
+    access: Callable[[str], ServerAccess | None] = lambda service: None,
+    shown: Callable[[str], ClientAccess | None] = lambda caller: None,
+    tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
+    public_prompts: PublicPrompts | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
     first layers. `memory`: what the drafter remembers; None: nothing. `hook`: of the
     drafter. `drafts_in_cloud`: the verifier has a draft model, `cloud_draft` or a
-    scripted one."""
+    scripted one. `access` and `tracing`: of a service; `shown`: by "drafter", "aggregator" or
+    "client"."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -174,8 +225,9 @@ async def scripted_suite(
                 documents=documents,
                 cloud_draft=own,
                 pass_times=target_pass_times,
+                tracing=tracing("verifier"),
             )
-            running.append(verifier := await started(verifying))
+            running.append(verifier := await started(verifying, access=access("verifier")))
             address = verifier.target
             if path is not None:
                 address = await stack.enter_async_context(path(address))
@@ -189,16 +241,21 @@ async def scripted_suite(
                 address,
                 limits,
                 edge,
+                shown("drafter"),
+                tracing=tracing("drafter"),
+                public_prompts=public_prompts,
                 split=split,
                 memory=remembered,
                 hook=hooked,
             )
-            running.append(drafter := await started(servicing))
+            running.append(drafter := await started(servicing, access=access("drafter")))
             settings = settings or default_settings()
             settings = settings.model_copy(update={"drafter": drafter.target})
-            servicer = AggregatorServicer(settings, front)
-            running.append(aggregator := await started(servicer))
-            async with AggregatorClient(aggregator.target) as client:
+            servicer = AggregatorServicer(
+                settings, front, shown("aggregator"), tracing("aggregator")
+            )
+            running.append(aggregator := await started(servicer, access=access("aggregator")))
+            async with AggregatorClient(aggregator.target, access=shown("client")) as client:
                 services = (verifier, drafter, aggregator, servicer)
                 yield Suite(
                     *services,

@@ -12,7 +12,6 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from tandem.core.probs import SamplingParams
 from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -30,7 +29,7 @@ from tests.services.scripted_suite import (
     Suite,
     draft_engine,
     scripted_suite,
-    started,
+    serving,
     summary_of,
     target_engine,
     until,
@@ -92,8 +91,6 @@ def passes(answer: Generated) -> int:
     return summary_of(answer).target_passes
 
 
-
-
 @pytest.mark.parametrize("preset", ["", "cloud-draft"])
 async def test_the_same_question_takes_fewer_passes_and_has_the_same_answer(preset: str) -> None:
     async with suite_with() as suite:
@@ -147,11 +144,8 @@ async def test_tenants_share_nothing() -> None:
 
 async def test_edges_share_nothing_though_they_name_the_same_tenant() -> None:
     servicer = VerifierServicer(slow_target(), REMEMBERING, Metrics(new_registry(), "cloud"))
-    verifier = await started(servicer, access=Unguarded())
-    try:
+    async with serving(servicer, access=Unguarded()) as verifier:
         taken = [await passes_of(verifier, edge) for edge in ("one", "other", "one", "other")]
-    finally:
-        await verifier.drain(0.5)
     assert taken[0] == taken[1]
     assert taken[2] == taken[3] < 0.6 * taken[0]
 

@@ -234,17 +234,18 @@ async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> No
         labels = {"model_name": "llama", "side": "device"}
         value = sides.drafter_metrics.registry.get_sample_value
 
-        async def until(held_bytes: int) -> None:
-            await until(lambda: value("tandem_document_kv_bytes", labels) == held_bytes)
+        def held() -> float | None:
+            return value("tandem_document_kv_bytes", labels)
 
         call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
         await call.write(
             pb.ImportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], part=size)
         )
         assert isinstance(await call.read(), pb.ImportDocumentsResponse)
-        await until(document_tokens(DOCUMENT.text) * sides.device.kv_bytes_per_token)
+        size_bytes = document_tokens(DOCUMENT.text) * sides.device.kv_bytes_per_token
+        await until(lambda: held() == size_bytes)
         call.cancel()
-        await until(0)
+        await until(lambda: held() == 0)
 
 
 BAD_ASKING: dict[str, tuple[dict[str, Any], str]] = {

@@ -20,7 +20,7 @@ from tandem.net.tenant import Tenant
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.scripted_suite import started, target_engine, until
+from tests.services.scripted_suite import serving, target_engine, until
 from tests.services.verifier_peer import opening
 
 WAIT_S = 30.0
@@ -72,53 +72,44 @@ def metrics() -> Metrics:
 
 async def test_one_edge_alone_has_every_session_of_a_verifier(metrics: Metrics) -> None:
     servicer = VerifierServicer(target_engine(), VerifierLimits(max_sessions=8), metrics)
-    running = await started(servicer, access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            count, error = await sessions_of("edge-1", running.target, 9, stack)
-            assert count == 8
-            assert error is not None
-            assert "all 8 sessions are in use; try again" in str(error.details())
-    finally:
-        await running.drain(0.5)
+    async with serving(servicer, access=Unguarded()) as running, AsyncExitStack() as stack:
+        count, error = await sessions_of("edge-1", running.target, 9, stack)
+        assert count == 8
+        assert error is not None
+        assert "all 8 sessions are in use; try again" in str(error.details())
 
 
 async def test_one_edge_cannot_take_all_sessions_that_others_want(metrics: Metrics) -> None:
     servicer = VerifierServicer(target_engine(), VerifierLimits(max_sessions=8), metrics)
-    running = await started(servicer, access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            assert (await sessions_of("honest", running.target, 1, stack))[0] == 1
-            count, error = await sessions_of("greedy", running.target, 9, stack)
-            assert count == 5
-            assert error is not None
-            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            words = "fair-share limit reached: 'greedy' holds 5 of 8 sessions"
-            assert words in str(error.details())
-            assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
-            assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
-            assert held(metrics, "greedy") == 5
+    async with serving(servicer, access=Unguarded()) as running, AsyncExitStack() as stack:
+        assert (await sessions_of("honest", running.target, 1, stack))[0] == 1
+        count, error = await sessions_of("greedy", running.target, 9, stack)
+        assert count == 5
+        assert error is not None
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        words = "fair-share limit reached: 'greedy' holds 5 of 8 sessions"
+        assert words in str(error.details())
+        assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
+        assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
+        assert held(metrics, "greedy") == 5
         await until(lambda: not running.service.open_requests)
         assert held(metrics, "greedy") == 0
         refused = {"side": "cloud", "holder": "greedy", "limit": "sessions"}
         name = "tandem_holder_refusals_total"
         assert metrics.registry.get_sample_value(name, refused) == 1
-    finally:
-        await running.drain(0.5)
 
 
 async def test_one_edge_alone_has_all_of_a_verifier_s_kv_cache(metrics: Metrics) -> None:
     budget = 4 * session_bytes()
     limits = VerifierLimits(max_sessions=64, kv_budget_bytes=budget)
-    running = await started(VerifierServicer(target_engine(), limits, metrics), access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            count, error = await sessions_of("edge-1", running.target, 9, stack)
-            assert count == 4
-            assert error is not None
-            assert "bytes of KV cache needed, 0 of" in str(error.details())
-    finally:
-        await running.drain(0.5)
+    async with (
+        serving(VerifierServicer(target_engine(), limits, metrics), access=Unguarded()) as running,
+        AsyncExitStack() as stack,
+    ):
+        count, error = await sessions_of("edge-1", running.target, 9, stack)
+        assert count == 4
+        assert error is not None
+        assert "bytes of KV cache needed, 0 of" in str(error.details())
 
 
 def session_bytes() -> int:
@@ -137,16 +128,12 @@ def held(metrics: Metrics, holder: str) -> float | None:
 async def test_a_verifier_keeps_to_requests_a_minute() -> None:
     limits = VerifierLimits(quota=Quota(requests_per_minute=2))
     servicer = VerifierServicer(target_engine(), limits, Metrics(new_registry(), "cloud"))
-    running = await started(servicer, access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            count, error = await sessions_of("edge-1", running.target, 9, stack)
-            assert count == 2
-            assert error is not None
-            assert "'edge-1' has used its 2 requests per minute" in str(error.details())
-            assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
-    finally:
-        await running.drain(0.5)
+    async with serving(servicer, access=Unguarded()) as running, AsyncExitStack() as stack:
+        count, error = await sessions_of("edge-1", running.target, 9, stack)
+        assert count == 2
+        assert error is not None
+        assert "'edge-1' has used its 2 requests per minute" in str(error.details())
+        assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
 
 
 async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:

@@ -25,7 +25,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.retriever.v1 import retriever_pb2, retriever_pb2_grpc
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.scripted_suite import Suite, scripted_suite, started, until
+from tests.services.scripted_suite import Suite, scripted_suite, serving, until
 from tests.services.two_sided_suite import raw_ingest, retriever
 from tests.services.verifier_peer import EdgePeer, control, edge_peer, opening
 
@@ -50,8 +50,8 @@ async def every_stream(folder: Path) -> AsyncIterator[dict[str, str]]:
         texts = await stack.enter_async_context(
             retriever(folder, limits=RetrieverLimits(streams=HASTY))
         )
-        cloud = await started(AggregatorServicer(cloud_settings, Metrics(new_registry(), "cloud")))
-        stack.push_async_callback(cloud.drain, 0.5)
+        servicer = AggregatorServicer(cloud_settings, Metrics(new_registry(), "cloud"))
+        cloud = await stack.enter_async_context(serving(servicer))
         yield {
             "/tandem_api.verifier.v1.VerifierService/Verify": suite.verifier.target,
             "/tandem_api.decoding.v1.DecodingService/Decode": suite.verifier.target,

@@ -31,7 +31,13 @@ from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2_grpc
 from tests.gateway.http_suite import http_suite
 from tests.long_runs import with_long_cases
-from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started, until
+from tests.services.scripted_suite import (
+    CONTEXT,
+    VOCABULARY,
+    scripted_suite,
+    serving,
+    until,
+)
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S, control, opening
 from tests.unit.backends.reference_models import CONFIGS
@@ -118,11 +124,8 @@ async def verifier(engine: Engine, **limits: Any) -> AsyncIterator[Verifier]:
     metrics = Metrics(new_registry(), "cloud")
     patient = VerifierLimits(stuck_after_s=TIMEOUT_S, **limits)
     servicer = VerifierServicer(engine, patient, metrics)
-    running = await started(servicer, access=Unguarded())
-    try:
+    async with serving(servicer, access=Unguarded(), drain_s=TIMEOUT_S) as running:
         yield Verifier(engine, running, metrics)
-    finally:
-        await running.drain(TIMEOUT_S)
     assert engine.kv_bytes_in_use == 0
 
 

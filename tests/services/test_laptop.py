@@ -33,7 +33,7 @@ from tests.services.scripted_suite import (
     emulated,
     health_of,
     scripted_suite,
-    started,
+    serving,
     summary_of,
     target_engine,
     until,
@@ -162,12 +162,9 @@ async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token
         servicer = VerifierServicer(
             second, VerifierLimits(), Metrics(new_registry(), "cloud"), pass_times=MEASURED
         )
-        replacement = await started(servicer, port=suite.verifier.port)
-        try:
+        async with serving(servicer, port=suite.verifier.port):
             links[0].restore()
             answer = await answering
-        finally:
-            await replacement.drain(0.5)
     assert answer.token_ids == expected
     assert summary_of(answer).resumes >= 1
     assert second.rows_fed < 2 * len(PROMPT)
@@ -196,19 +193,21 @@ async def test_sessions_leave_a_verifier_that_drains_in_the_midst_of_a_prompt() 
     staying = LaptopEngine(target_engine())
     leaving = LaptopEngine(target_engine())
     metrics = Metrics(new_registry(), "cloud")
-    other = await started(VerifierServicer(staying, VerifierLimits(), metrics, pass_times=MEASURED))
+    servicer = VerifierServicer(staying, VerifierLimits(), metrics, pass_times=MEASURED)
 
     @asynccontextmanager
     async def both(address: str) -> AsyncIterator[str]:
         yield f"{address},{other.target}"
 
-    async with scripted_suite(target=leaving, target_pass_times=MEASURED, path=both) as suite:
+    async with (
+        serving(servicer) as other,
+        scripted_suite(target=leaving, target_pass_times=MEASURED, path=both) as suite,
+    ):
         answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
         await until(lambda: leaving.passes or staying.passes)
         begun = suite.verifier if leaving.passes else other
         await begun.drain(1.0)
         answer = await answering
-    await other.drain(0.5)
     assert answer.token_ids == expected
     assert not answer.unverified
     assert leaving.rows_fed + staying.rows_fed < 3 * len(PROMPT)

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import PortInUse, RunningService
@@ -28,6 +28,7 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.services.scripted_suite import (
     Suite,
+    begun,
     cloud_draft_model,
     draft_engine,
     health_of,
@@ -55,22 +56,6 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
         lost_cloud=LostCloud.WAIT,
         overrides=("payload_top=8",),
     )
-
-
-async def begun(client: AggregatorClient, wanted: GenerationRequest) -> asyncio.Task[Generated]:
-    """The generation, once its first token is there."""
-    committing = asyncio.Event()
-
-    async def follow() -> Generated:
-        result = Generated()
-        async for result in client.stream(wanted):
-            if result.token_ids:
-                committing.set()
-        return result
-
-    task = asyncio.create_task(follow())
-    await committing.wait()
-    return task
 
 
 async def take_over(port: int) -> RunningService:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,7 +20,6 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
 from tandem.net.reloaded import BadFile
-from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.cloud.listed import clouds_in, clouds_of
@@ -33,7 +32,14 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.long_runs import with_long_cases
-from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine, until
+from tests.services.scripted_suite import (
+    Suite,
+    emulated,
+    scripted_suite,
+    serving,
+    target_engine,
+    until,
+)
 
 WAIT_S = 60.0
 PATIENT = LivenessTimes(give_up_after_s=WAIT_S)
@@ -67,17 +73,15 @@ class Standstill:
 
 
 class CloudEngine(PacedEngine):
-    """Slow enough for a request to be moved on its way; counts its passes. `first_s`: of a pass;
-    `further_s`: of each token beyond the first."""
+    """Slow enough for a request to be moved on its way; counts its passes, of `pass_s` each."""
 
     def __init__(
         self,
         standstill: Standstill | None = None,
         engine: Engine | None = None,
-        further_s: float = 0.0,
-        first_s: float = 0.004,
+        pass_s: float = 0.004,
     ) -> None:
-        super().__init__(engine or target_engine(), first_s, further_s, further_s)
+        super().__init__(engine or target_engine(), pass_s, 0.0)
         self._standstill = standstill
         self.passes = 0
 
@@ -142,19 +146,16 @@ async def two_clouds(
     links: bool = False,
     file: FilePath | None = None,
     first: Engine | None = None,
-    draft: Engine | None = None,
     max_sessions: int | None = None,
     same_model: bool = True,
 ) -> AsyncIterator[TwoClouds]:
-    """Before each cloud an emulated link; a `file` names the
-    first alone. The edge gives no cloud up. `max_sessions`: of the first one."""
+    """Before each cloud an emulated link; a `file` names the first alone. The edge gives no cloud
+    up. `max_sessions`: of the first one."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (first or CloudEngine(), second or CloudEngine())
     limits = VerifierLimits(stuck_after_s=10 * WAIT_S)
     first_limits = limits if max_sessions is None else replace(limits, max_sessions=max_sessions)
     emulators: list[TcpLinkEmulator] = []
-    known: list[str] = []
-    other = await started(VerifierServicer(engines[1], limits, metrics))
 
     @asynccontextmanager
     async def both(first: str) -> AsyncIterator[Any]:
@@ -165,29 +166,26 @@ async def two_clouds(
         if not links:
             yield f"{first}, {other.target}"
             return
-        link = LinkSettings(delay_s=0.005)
-        async with AsyncExitStack() as stack:
-            for target in (first, other.target):
-                host, _, port = target.rpartition(":")
-                emulator = TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link)
-                emulators.append(await stack.enter_async_context(emulator))
-            yield ",".join(f"127.0.0.1:{each.address[1]}" for each in emulators)
+        async with (
+            emulated(first, emulators, 0.005) as one,
+            emulated(other.target, emulators, 0.005) as two,
+        ):
+            yield f"{one},{two}"
 
     drafts = DrafterLimits(liveness=PATIENT)
-    try:
-        async with scripted_suite(
-            first_limits, drafts, target=engines[0], draft=draft, path=both
-        ) as suite:
-            clouds = TwoClouds(suite, other, engines, emulators, known)
-            await clouds.both_known(both=same_model)
-            try:
-                yield clouds
-            finally:
-                for engine in engines:
-                    if isinstance(engine, CloudEngine):
-                        engine.go_on()
-    finally:
-        await other.drain(0.0)
+    second_verifier = serving(VerifierServicer(engines[1], limits, metrics), drain_s=0.0)
+    async with (
+        second_verifier as other,
+        scripted_suite(first_limits, drafts, target=engines[0], path=both) as suite,
+    ):
+        clouds = TwoClouds(suite, other, engines, emulators)
+        await clouds.both_known(both=same_model)
+        try:
+            yield clouds
+        finally:
+            for engine in engines:
+                if isinstance(engine, CloudEngine):
+                    engine.go_on()
 
 
 def requests(count: int, preset: str = "coupled", max_tokens: int = 60) -> list[GenerationRequest]:
@@ -326,7 +324,7 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
     ones go to the second."""
     asked = requests(4, "ar")
     file = tmp_path / "verifiers"
-    async with two_clouds(file=file, first=CloudEngine(first_s=0.02)) as clouds:
+    async with two_clouds(file=file, first=CloudEngine(pass_s=0.02)) as clouds:
         first, second = clouds.addresses
         assert await clouds.told() == [first]
         under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])

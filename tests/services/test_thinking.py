@@ -24,7 +24,7 @@ from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.text.thinking import ThinkingStart
 from tandem.text.tokenizer import TextTokenizer
 from tests.services.scripted_engines import speaking
-from tests.services.scripted_suite import emulated, scripted_suite, summary_of
+from tests.services.scripted_suite import answer_over, emulated, scripted_suite, summary_of
 from tests.services.test_processors import INVARIANT, TELLING
 from tests.unit.text.family_tokenizers import deepseek_r1, harmony, qwen3
 
@@ -104,11 +104,8 @@ async def test_a_budget_outlasts_a_lost_link(preset: str) -> None:
     way = lambda address: emulated(address, links, 0.005)  # noqa: E731
     suite_of = scripted_suite(target=thinker(), draft=thinker(0.3), tokenizer=R1, path=way)
     async with suite_of as suite:
-        cut = False
-        async for answer in suite.client.stream(asking(preset, thinking_token_budget=20)):
-            if len(answer.token_ids) > 4 and not cut:
-                links[0].drop()
-                cut = True
+        asked = asking(preset, thinking_token_budget=20)
+        answer = await answer_over(links[0], suite.client, asked, every=4)
     assert answer.token_ids.index(END) <= 20
     assert summary_of(answer).resumes > 0
 

@@ -24,17 +24,14 @@ from tandem.net.status import Rejected
 from tandem.net.tls import PINNED_NAME, PinnedService, TlsFiles, TlsIdentity
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
-from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
-from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.scripted_suite import (
     MESSAGE_BYTES,
-    VOCABULARY,
-    draft_engine,
-    started,
+    scripted_suite,
+    serving,
     target_engine,
 )
 from tests.services.secured_services import (
@@ -168,12 +165,12 @@ async def test_a_caller_with_tls_is_told_that_the_server_has_none(
 ) -> None:
     metrics = Metrics(new_registry(), "cloud")
     servicer = VerifierServicer(target_engine(), VerifierLimits(), metrics)
-    running = await started(servicer, access=ServerAccess())
-    status, details = await ending(running.target, describe(running.service), credentials.client())
-    assert (status, "does not speak TLS" in details) == ("UNAVAILABLE", True), details
-    assert (await ending(running.target, describe(running.service), None))[0] == "OK"
-    assert (await ending(running.target, REFLECTION, None))[0] == "UNIMPLEMENTED"
-    await running.drain(0.0)
+    async with serving(servicer, access=ServerAccess()) as running:
+        route = describe(running.service)
+        status, details = await ending(running.target, route, credentials.client())
+        assert (status, "does not speak TLS" in details) == ("UNAVAILABLE", True), details
+        assert (await ending(running.target, route, None))[0] == "OK"
+        assert (await ending(running.target, REFLECTION, None))[0] == "UNIMPLEMENTED"
 
 
 @pytest.mark.parametrize(
@@ -193,29 +190,18 @@ async def test_a_request_says_why_the_drafter_is_not_served(
     """The caller, whose own key is good, is not blamed for the drafter's."""
     authority = None if files == "client" else new_authority("strangers", VALID)
     access = credentials.client(credentials.issue(files, authority=authority), key)
-    verifier = await started(
-        VerifierServicer(target_engine(), VerifierLimits(), Metrics(new_registry(), "cloud")),
-        access=credentials.server(),
-    )
-    limits = DrafterLimits(liveness=LivenessTimes(0.05, 0.1, 0.2))
-    metrics = Metrics(new_registry(), "device")
-    tokenizer = ScriptedTokenizer(VOCABULARY)
-    drafter = await started(
-        DrafterServicer(draft_engine(), tokenizer, verifier.target, limits, metrics, access)
-    )
-    settings = AggregatorSettings(drafter=drafter.target)
-    aggregator = await started(AggregatorServicer(settings, Metrics(new_registry(), "device")))
-    async with AggregatorClient(aggregator.target) as client:
+    guarded = credentials.server()
+    async with scripted_suite(
+        drafter_limits=DrafterLimits(liveness=LivenessTimes(0.05, 0.1, 0.2)),
+        access=lambda service: guarded if service == "verifier" else None,
+        shown=lambda caller: access if caller == "drafter" else None,
+    ) as suite:
         with pytest.raises(Rejected) as refusal:
-            await client.generate(
-                GenerationRequest("a", "coupled", GenerationParams(max_tokens=4)), 60
-            )
-        described = await client.describe()
+            await suite.client.generate(GenerationRequest("a", "coupled"), 60)
+        described = await suite.client.describe()
     assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
     assert words in str(refusal.value)
     assert words.partition(";")[0] in described.cloud_error
-    for running in (aggregator, drafter, verifier):
-        await running.drain(0.0)
 
 
 async def test_a_request_says_why_the_aggregator_is_not_served(
@@ -225,15 +211,13 @@ async def test_a_request_says_why_the_aggregator_is_not_served(
         settings = AggregatorSettings(drafter=services["drafter"].target)
         metrics = Metrics(new_registry(), "device")
         servicer = AggregatorServicer(settings, metrics, credentials.client(key=STRANGE_KEY))
-        aggregator = await started(servicer)
-        async with AggregatorClient(aggregator.target) as client:
+        async with serving(servicer) as front, AggregatorClient(front.target) as client:
             for asked in (client.generate(GenerationRequest("a"), 60), client.describe()):
                 with pytest.raises(
                     Rejected, match="check this service's TANDEM_CALL_KEY_FILE"
                 ) as refusal:
                     await asked
                 assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
-        await aggregator.drain(0.0)
 
 
 DESCRIBE = "/tandem_api.verifier.v1.VerifierService/Describe"

@@ -18,19 +18,11 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import serve_http
-from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
-from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.telemetry.tracing import RecordedTracing, new_provider
-from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.scripted_suite import (
-    VOCABULARY,
-    draft_engine,
-    started,
+    scripted_suite,
     summary_of,
-    target_engine,
 )
 from tests.services.two_sided_suite import two_sides
 
@@ -56,36 +48,16 @@ class Traced:
 @asynccontextmanager
 async def traced_suite(spans: InMemorySpanExporter, sample: float = 1.0) -> AsyncIterator[Traced]:
     """Each service with a provider of its own, as processes have."""
-    cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
-    verifier = await started(
-        VerifierServicer(
-            target_engine(), VerifierLimits(), cloud, tracing=recorded("verifier", spans)
-        )
-    )
-    drafter = await started(
-        DrafterServicer(
-            draft_engine(),
-            ScriptedTokenizer(VOCABULARY),
-            verifier.target,
-            DrafterLimits(),
-            edge,
-            tracing=recorded("drafter", spans),
-        )
-    )
-    settings = AggregatorSettings(drafter=drafter.target, http_port=0, insecure=True)
-    front = Metrics(new_registry(), "device")
-    tracing = recorded("aggregator", spans, sample)
-    servicer = AggregatorServicer(settings, front, tracing=tracing)
-    aggregator = await started(servicer)
-    try:
-        async with (
-            AggregatorClient(aggregator.target) as client,
-            serve_http(settings, front, servicer) as words,
-        ):
-            yield Traced(client, words.removeprefix("http "))
-    finally:
-        for running in (aggregator, drafter, verifier):
-            await running.drain(5.0)
+    settings = AggregatorSettings(http_port=0, insecure=True)
+
+    def tracing(service: str) -> RecordedTracing:
+        return recorded(service, spans, sample if service == "aggregator" else 1.0)
+
+    async with (
+        scripted_suite(settings=settings, tracing=tracing) as suite,
+        serve_http(settings, suite.front_metrics, suite.front) as words,
+    ):
+        yield Traced(suite.client, words.removeprefix("http "))
 
 
 def named(spans: Sequence[ReadableSpan], name: str) -> list[ReadableSpan]:

@@ -39,7 +39,7 @@ from tandem.two_sided.protocol.mixture import (
 )
 from tandem.two_sided.protocol.presets import AggregationMode
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
-from tests.services.scripted_suite import emulated, summary_of, until
+from tests.services.scripted_suite import answer_over, emulated, summary_of, until
 from tests.services.two_sided_suite import (
     CONTEXT,
     PROBS,
@@ -192,12 +192,7 @@ async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> Non
     processors = PROCESSORS if preset == "dragon-coupled" else NO_PROCESSORS
     async with two_sides(tmp_path, way=lambda address: emulated(address, links)) as suite:
         request = asking(preset, max_tokens=16, processors=processors)
-        result, drops = None, 0
-        async for result in suite.client.stream(request):
-            if len(result.token_ids) > 4 * (drops + 1) and drops < 2:
-                links[0].drop()
-                drops += 1
-        assert result is not None
+        result = await answer_over(links[0], suite.client, request, every=4)
         assert result.token_ids == await central_text(suite, request)
         assert summary_of(result).resumes >= 1
         assert summary_of(result).links_lost >= 1
@@ -234,13 +229,7 @@ async def test_a_decoder_that_is_lost_is_opened_again(
     async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
         request = asking(preset, max_tokens=16, token_texts=True)
         whole = await suite.client.generate(request)
-        result, drops = None, 0
-        async for result in suite.client.stream(request):
-            if len(result.token_ids) > 4 * (drops + 1) and drops < 2:
-                links[side].drop()
-                drops += 1
-        assert result is not None
-        assert drops == 2
+        result = await answer_over(links[side], suite.client, request, every=4)
         assert result.token_ids == await central_text(suite, request) == whole.token_ids
         assert result.text == whole.text
         assert result.token_texts == whole.token_texts == [f"<{one}>" for one in whole.token_ids]

@@ -24,7 +24,7 @@ from tests.services.scripted_suite import (
     VOCABULARY,
     health_of,
     scripted_suite,
-    started,
+    serving,
     summary_of,
 )
 from tests.services.verifier_peer import edge_peer, honest_draft, opening
@@ -72,8 +72,7 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
     engine, metrics = Breakable(), Metrics(new_registry(), "cloud")
     pass_times = measure_pass_times(engine)
     servicer = VerifierServicer(engine, VerifierLimits(), metrics, pass_times=pass_times)
-    running = await started(servicer)
-    try:
+    async with serving(servicer) as running:
         assert await health_of(running.target) == "SERVING"
         if way == "hangs":
             engine.go_on.clear()
@@ -95,9 +94,6 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
         await becomes(running.target, "SERVING")
         assert metrics.registry.get_sample_value(working, labels) == 1.0
         assert engine.sessions_open == 0
-    finally:
-        engine.go_on.set()
-        await running.drain(0.5)
 
 
 async def test_pongs_of_a_stuck_verifier_are_no_reason_to_wait_longer() -> None:

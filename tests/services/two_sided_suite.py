@@ -39,7 +39,7 @@ from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
-from tests.services.scripted_suite import default_settings, started
+from tests.services.scripted_suite import default_settings, serving
 
 VOCABULARY = 64
 CONTEXT = 160
@@ -167,9 +167,8 @@ class _Starting:
         self._prometheus = prometheus
 
     async def serve(self, service: object) -> RunningService:
-        running = await started(service)  # type: ignore[arg-type]  # any of the four
-        self._stack.push_async_callback(running.drain, 0.5)
-        return running
+        running = serving(service)  # type: ignore[arg-type]  # any of the four
+        return await self._stack.enter_async_context(running)
 
     async def behind(self, way: Way | None, address: str) -> str:
         """The address that lies before `address` on that way."""
@@ -284,12 +283,8 @@ async def retriever(
     settings = (index, role, networks, limits, metrics, tracing, forgetting)
     vocabulary = OpenAIVocabulary(openai_vocabulary)
     service = RetrieverServicer(*settings, extractor, vocabulary)
-    running = await started(service)
-    try:
-        async with RetrieverClient(running.target) as client:
-            yield Retriever(index, running, client, metrics)
-    finally:
-        await running.drain(5.0)
+    async with serving(service, drain_s=5.0) as running, RetrieverClient(running.target) as client:
+        yield Retriever(index, running, client, metrics)
 
 
 async def raw_ingest(target: str, *messages: pb.IngestRequest, close: bool = True) -> Any:
