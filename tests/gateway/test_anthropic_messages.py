@@ -17,11 +17,9 @@ from tandem.core.prompt import Turn
 from tandem.gateway.anthropic_messages import MessagesRequest, chat_of_messages
 from tandem.gateway.request_reading import RequestLimits, chat_requests
 from tandem.generation.request import GenerationRequest
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
 from tandem.net.status import Rejected
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
-from tests.gateway.said_answer import CACHED_TOKENS, PROMPT_TOKENS, Saying, http_to
+from tests.gateway.http_suite import KEY, MODEL, HttpSuite, chat_body, http_suite, http_to
+from tests.gateway.said_answer import CACHED_TOKENS, PROMPT_TOKENS, Saying
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +30,6 @@ PICTURE = {
     "source": {"type": "base64", "media_type": "image/png", "data": "aGVyb24="},
 }
 IMAGES_REFUSED = ("invalid_request_error", "messages: the tokens of images cannot be counted")
-KEY = new_key(bytes([7]) * KEY_BYTES)
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
 CITED = {
@@ -341,9 +338,7 @@ async def test_what_is_refused_is_named_as_the_caller_named_it(
     assert body["error"]["message"].startswith(words)
 
 
-async def test_the_key_may_come_in_anthropic_s_header(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+async def test_the_key_may_come_in_anthropic_s_header(keys: Path) -> None:
     async with (
         http_suite(http_keys_file=keys) as served,
         httpx2.AsyncClient(base_url=served.url, timeout=60) as http,

@@ -3,12 +3,10 @@ ask for them; and the bytes of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from tandem.core.errors import FailedPrecondition
 from tandem.gateway.openai_answer import OpenAIWriter
@@ -17,22 +15,16 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.testing.scripted import scripted_probs
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import MODEL, HttpSuite, asking, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, asking
 from tests.services.scripted_suite import VOCABULARY
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 """The scripted target's."""
 TEXT = "tell me"
 IDS = [ord(letter) % VOCABULARY for letter in TEXT]
 OTHER = [9, 8, 7, 6]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 def logprobs_of(token_ids: list[int]) -> list[float]:

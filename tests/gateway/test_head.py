@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
-from tests.gateway.http_suite import http_suite
+from tests.gateway.http_suite import KEY, http_suite
 
-KEY = new_key(bytes([6]) * KEY_BYTES)
 PATHS = (
     *("/", "/page/main.mjs", "/page/features.json", "/docs", "/openapi.json", "/healthz"),
     *("/readyz", "/metrics", "/v1/models", "/v1/models/tandem", "/v1/models/none"),
@@ -31,9 +28,7 @@ async def test_head_is_answered_as_get_without_a_body() -> None:
         assert 'route="/api/version"' in answered
 
 
-async def test_head_needs_the_key_that_get_needs(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("alice", KEY, {Scope.GENERATE}))
+async def test_head_needs_the_key_that_get_needs(keys: Path) -> None:
     async with http_suite(http_keys_file=keys) as suite:
         assert (await suite.http.head("/v1/models")).status_code == 401
         key = {"Authorization": f"Bearer {KEY}"}

@@ -47,17 +47,11 @@ class Waiting(NoTexts):
 
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
-    leaving: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Exception | None = None
 
     def __post_init__(self) -> None:
         self.begun.set()
-
-    async def describe(self) -> pb.DescribeResponse:
-        described = pb.DescribeResponse(presets=["auto"])
-        described.target.model_name = MODEL
-        return described
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
-from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body
 from tests.services.scripted_suite import summary_of, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def streamed(served: HttpSuite, **arguments: Any) -> tuple[str, Any, list[Any]]:

@@ -32,13 +32,10 @@ from tandem.gateway.openai_answer import (
     TextCompletionChunk,
 )
 from tandem.gateway.responses import ResponseEvent, ResponseObject
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import KEY, MODEL, HttpSuite, chat_body, http_suite
 from tests.gateway.test_sent_bodies import CLAUDE_CODE, CODEX, OPEN_WEBUI, OPEN_WEBUI_OLLAMA
 from tests.long_runs import LONG
 
-KEY = new_key(bytes([7]) * KEY_BYTES)
 CASES = [1, pytest.param(3, marks=LONG)]
 """Of each kind and operation; `make test-openapi` asks more than LEAST_ASKED in all."""
 LEAST_ASKED = 2000
@@ -180,7 +177,7 @@ async def test_answers_are_what_the_document_says() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("few", CASES)
 async def test_whatever_is_asked_by_the_document_is_answered_by_it(
-    few: int, tmp_path: Path, pytestconfig: pytest.Config
+    few: int, tmp_path: Path, keys: Path, pytestconfig: pytest.Config
 ) -> None:
     """Schemathesis, in a process of its own: no 5xx; no status, header, type or body that the
     document does not name; nothing taken that it forbids, and nothing given without a key. It is
@@ -188,8 +185,6 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
     """
     asked = pytestconfig.getoption("--openapi-cases", None)
     cases, phases = asked or few, "examples,coverage,fuzzing" if asked else "examples,fuzzing"
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
     async with http_suite(key=KEY, http_keys_file=keys, http_max_tokens=4) as suite:
         document = await document_of(suite)
         for kind in (

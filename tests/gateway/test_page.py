@@ -11,12 +11,8 @@ import httpx2
 
 import tandem.gateway
 from tandem.gateway.openai_answer import ChatCompletion, ChatCompletionChunk
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
 from tandem.specdec.presets import PRESETS
-from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
-
-KEY = new_key(bytes([5]) * KEY_BYTES)
+from tests.gateway.http_suite import KEY, HttpSuite, chat_body, http_suite
 
 
 async def streamed(suite: HttpSuite, **more: Any) -> list[dict[str, Any]]:
@@ -61,9 +57,7 @@ async def test_every_file_that_the_page_names_is_served_and_nothing_of_another_h
     assert len(seen) >= 10
 
 
-async def test_the_page_needs_no_key_and_what_it_asks_does(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+async def test_the_page_needs_no_key_and_what_it_asks_does(keys: Path) -> None:
     async with (
         http_suite(key=KEY, http_keys_file=keys) as suite,
         httpx2.AsyncClient(base_url=suite.url) as nobody,

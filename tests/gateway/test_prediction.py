@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, asking, chat_body
 from tests.services.scripted_suite import VOCABULARY
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 ASKED: dict[str, Any] = {"max_tokens": 40, "seed": 11, "tandem": {"preset": "coupled"}}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 def spelt(text: str) -> str:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tandem.generation.figures import speculative_decoding_metrics
 from tandem_api.common.v1.generation_pb2 import Summary
-from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, chat_body
 
-ONE_LOOP = pytest.mark.asyncio(loop_scope="module")
+ONE_LOOP = pytest.mark.asyncio(loop_scope="session")
 CHAT = "/v1/chat/completions"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 async def chunks(served: HttpSuite, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:

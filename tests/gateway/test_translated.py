@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
-from tests.gateway.http_suite import MODEL, chat_body, http_suite
-from tests.gateway.said_answer import Saying, http_to
+from tests.gateway.http_suite import KEY, MODEL, chat_body, http_suite, http_to
+from tests.gateway.said_answer import Saying
 
-KEY = new_key(bytes([7]) * KEY_BYTES)
 OPENAI = ("/v1/chat/completions", chat_body(max_tokens=1))
 OTHERS: dict[str, dict[str, Any]] = {
     "/v1/messages": chat_body(max_tokens=1),
@@ -23,9 +20,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("path", OTHERS)
-async def test_a_quota_is_one_for_all_apis(tmp_path: Path, path: str) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+async def test_a_quota_is_one_for_all_apis(keys: Path, path: str) -> None:
     limits: dict[str, Any] = {"http_keys_file": keys, "quota_requests_per_minute": 2}
     async with http_suite(key=KEY, **limits) as served:
         assert (await served.post(*OPENAI)).status_code == 200
