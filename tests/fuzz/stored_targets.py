@@ -40,7 +40,7 @@ from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
 from tandem.index.store import _checksum, checked_content
 from tandem.net.access_keys import parse_keys, read_lines
 from tests.fuzz.wire_targets import CONTEXT, Target
-from tests.gateway.http_suite import parse_body
+from tests.gateway.parsed_body import parse_body
 
 MEMORY = Path("/dev/shm")
 """Folders in memory make a thousand databases a minute out of ten."""

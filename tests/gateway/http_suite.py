@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
+import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from pydantic import BaseModel, ValidationError
 
 from tandem.backends.interface import Engine
 from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
 from tandem.gateway.app import GatewaySettings, make_app
-from tandem.gateway.body_parsing import parse_json
-from tandem.gateway.errors import validation_error
 from tandem.net.access_keys import KEY_BYTES, new_key
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.aggregator.config import AggregatorSettings
@@ -32,6 +30,8 @@ MODEL = "scripted"
 KEY = new_key(bytes([7]) * KEY_BYTES)
 """Of "ann", in the fixture `keys`."""
 TIMEOUT_S = 60.0
+one_loop = pytest.mark.asyncio(loop_scope="session")
+"""Of tests that share the running suite of the fixture `served`."""
 WITHOUT_TLS = False
 """Ports without TLS ask for no authorities, and a client reads all that this machine trusts."""
 
@@ -137,15 +137,3 @@ def asking(words: str = "hello", **more: Any) -> dict[str, Any]:
     tandem = more.pop("tandem", None)
     extra = {} if tandem is None else {"extra_body": {"tandem": tandem}}
     return {**chat_body(words, **more), **extra}
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
-    """`raw` as a `kind`; raises ApiError as a request would be refused."""
-    content = parse_json(raw, max_ids)
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise validation_error(error.errors(include_url=False)) from None

@@ -11,9 +11,9 @@ from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import ChatCompletionRequest
 from tandem.generation.request import GenerationRequest
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, one_loop
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = one_loop
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 JSON = GrammarKind.JSON_SCHEMA

@@ -15,10 +15,10 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.testing.scripted import scripted_probs
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import MODEL, HttpSuite, asking
+from tests.gateway.http_suite import MODEL, HttpSuite, asking, one_loop
 from tests.services.scripted_suite import VOCABULARY
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = one_loop
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 """The scripted target's."""

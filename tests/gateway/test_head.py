@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.gateway.http_suite import KEY, http_suite
+from tests.gateway.http_suite import KEY, HttpSuite, http_suite, one_loop
 
 PATHS = (
     *("/", "/page/main.mjs", "/page/features.json", "/docs", "/openapi.json", "/healthz"),
@@ -13,19 +13,19 @@ PATHS = (
 )
 
 
-async def test_head_is_answered_as_get_without_a_body() -> None:
-    async with http_suite() as suite:
-        for path in PATHS:
-            whole, head = await suite.http.get(path), await suite.http.head(path)
-            assert head.status_code == whole.status_code, path
-            assert head.content == b"", path
-            assert head.headers["content-type"] == whole.headers["content-type"], path
-            if path != "/metrics":  # which tells of the request before it
-                assert head.headers["content-length"] == whole.headers["content-length"], path
-            assert head.headers["x-request-id"] != whole.headers["x-request-id"]
-        assert (await suite.http.head("/v1/chat/completions")).status_code == 405
-        answered = (await suite.http.get("/metrics")).text
-        assert 'route="/api/version"' in answered
+@one_loop
+async def test_head_is_answered_as_get_without_a_body(served: HttpSuite) -> None:
+    for path in PATHS:
+        whole, head = await served.http.get(path), await served.http.head(path)
+        assert head.status_code == whole.status_code, path
+        assert head.content == b"", path
+        assert head.headers["content-type"] == whole.headers["content-type"], path
+        if path != "/metrics":  # which tells of the request before it
+            assert head.headers["content-length"] == whole.headers["content-length"], path
+        assert head.headers["x-request-id"] != whole.headers["x-request-id"]
+    assert (await served.http.head("/v1/chat/completions")).status_code == 405
+    answered = (await served.http.get("/metrics")).text
+    assert 'route="/api/version"' in answered
 
 
 async def test_head_needs_the_key_that_get_needs(keys: Path) -> None:

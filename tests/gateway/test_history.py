@@ -15,10 +15,8 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, conversation
 from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import ChatCompletionRequest
-from tests.gateway.http_suite import HttpSuite, asking, chat_body, parse_body
-
-one_loop = pytest.mark.asyncio(loop_scope="session")
-"""Of the tests that share a running suite."""
+from tests.gateway.http_suite import HttpSuite, asking, chat_body, one_loop
+from tests.gateway.parsed_body import parse_body
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": '{"n": 7}'}}
 USER = {"role": "user", "content": "when?"}

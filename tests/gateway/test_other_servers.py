@@ -22,11 +22,9 @@ from tandem.services.verifier.servicer import VerifierLimits
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
-from tests.gateway.http_suite import MODEL, HttpSuite, NoTexts, chat_body, http_suite, parse_body
+from tests.gateway.http_suite import MODEL, HttpSuite, NoTexts, chat_body, http_suite, one_loop
+from tests.gateway.parsed_body import parse_body
 from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY
-
-one_loop = pytest.mark.asyncio(loop_scope="session")
-"""Of the tests that share a running suite."""
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

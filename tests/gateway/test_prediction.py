@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.http_suite import HttpSuite, asking, chat_body
+from tests.gateway.http_suite import HttpSuite, asking, chat_body, one_loop
 from tests.services.scripted_suite import VOCABULARY
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = one_loop
 ASKED: dict[str, Any] = {"max_tokens": 40, "seed": 11, "tandem": {"preset": "coupled"}}
 
 

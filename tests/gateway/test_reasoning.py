@@ -18,7 +18,7 @@ from tandem.gateway.request_reading import conversation
 from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite, one_loop
 from tests.long_runs import LONG
 from tests.services.scripted_engines import speaking
 from tests.unit.text.family_tokenizers import (
@@ -221,11 +221,13 @@ async def test_a_budget_ends_the_thinking(name: str) -> None:
         assert refused.json()["error"]["param"] == "thinking_budget"
 
 
-async def test_a_budget_for_a_model_that_does_not_think_is_refused_by_name() -> None:
-    async with http_suite() as suite:
-        refused = await suite.post("/v1/chat/completions", chat(thinking_token_budget=1))
-        assert refused.status_code == 400
-        assert refused.json()["error"]["param"] == "thinking_token_budget"
+@one_loop
+async def test_a_budget_for_a_model_that_does_not_think_is_refused_by_name(
+    served: HttpSuite,
+) -> None:
+    refused = await served.post("/v1/chat/completions", chat(thinking_token_budget=1))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "thinking_token_budget"
 
 
 async def test_an_answer_cut_in_its_thinking_has_no_content() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from tandem.generation.figures import speculative_decoding_metrics
 from tandem_api.common.v1.generation_pb2 import Summary
-from tests.gateway.http_suite import HttpSuite, chat_body
+from tests.gateway.http_suite import HttpSuite, chat_body, one_loop
 
-ONE_LOOP = pytest.mark.asyncio(loop_scope="session")
 CHAT = "/v1/chat/completions"
 
 
@@ -49,7 +48,7 @@ def test_metrics_are_those_of_vllm_s_own_example() -> None:
     assert speculative_decoding_metrics([Summary(rounds=3, drafted=9)]) is None, "it does not tell"
 
 
-@ONE_LOOP
+@one_loop
 async def test_a_whole_answer_has_them_beside_ours(served: HttpSuite) -> None:
     answer = (await served.post(CHAT, asked(tandem={"draft_length": 3}))).json()
     own = answer["choices"][0]["tandem"]
@@ -61,7 +60,7 @@ async def test_a_whole_answer_has_them_beside_ours(served: HttpSuite) -> None:
     assert "metrics" not in (await served.post(CHAT, asked("ar"))).json()
 
 
-@ONE_LOOP
+@one_loop
 @pytest.mark.parametrize("usage", [False, True])
 async def test_a_stream_has_them_once_in_its_last_event(served: HttpSuite, usage: bool) -> None:
     # What decides how many tokens are drafted in a round is fixed, so that both take as many.
@@ -74,7 +73,7 @@ async def test_a_stream_has_them_once_in_its_last_event(served: HttpSuite, usage
     assert (events[-1]["choices"] == []) is usage
 
 
-@ONE_LOOP
+@one_loop
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_every_chunk_tells_the_usage_so_far_on_request(served: HttpSuite, path: str) -> None:
     body = asked(stream_options={"include_usage": True, "continuous_usage_stats": True})
@@ -94,7 +93,7 @@ async def test_every_chunk_tells_the_usage_so_far_on_request(served: HttpSuite, 
     assert events[-1]["usage"]["completion_tokens"] == counted > 0
 
 
-@ONE_LOOP
+@one_loop
 async def test_an_even_stream_has_a_token_a_chunk_and_the_same_text(served: HttpSuite) -> None:
     whole = (await served.post(CHAT, asked())).json()
     body = asked(tandem={"even_stream": True, "provenance": True})

@@ -23,7 +23,8 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import gateway_settings
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
-from tests.gateway.http_suite import NoTexts, chat_body, parse_body
+from tests.gateway.http_suite import NoTexts, chat_body
+from tests.gateway.parsed_body import parse_body
 
 IMAGE = b"\x89PNG and so on"
 IMAGE_URL = "data:image/png;base64," + base64.b64encode(IMAGE).decode()

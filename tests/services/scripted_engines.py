@@ -1,4 +1,5 @@
-"""Scripted engines with a manner: one as slow as a laptop's, and one that says what it is told."""
+"""Scripted engines with a manner: one that notes its passes, one as slow as a laptop's, and one
+that says what it is told."""
 
 from __future__ import annotations
 
@@ -24,6 +25,25 @@ from tests.unit.cli.scripted_pair import scripted_pair
 
 TOKEN_S = 0.25
 PROMPT_TOKEN_S = 0.025
+
+
+class NotingEngine(PacedEngine):
+    """Keeps the batch of each pass of `engine`."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, 0.0, 0.0)
+        self.batches: list[Sequence[ForwardRequest]] = []
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.batches.append(batch)
+        return super().forward(batch, cancelled)
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of logits that were asked for."""
+        return sum(request.logits_to_keep for batch in self.batches for request in batch)
 
 
 class LaptopEngine(PacedEngine):

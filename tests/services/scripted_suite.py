@@ -100,6 +100,11 @@ def summary_of(answer: Generated) -> Summary:
     return answer.summary
 
 
+def sample(metrics: Metrics, name: str, **labels: str) -> float:
+    """The number of a series of this side; 0 where nothing was counted."""
+    return metrics.registry.get_sample_value(name, {"side": metrics.side, **labels}) or 0.0
+
+
 @cache
 def default_settings() -> AggregatorSettings:
     """Made once: reading them from the environment takes as long as starting the services."""

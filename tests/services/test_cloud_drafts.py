@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,12 +21,13 @@ from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
+from tests.services.scripted_engines import NotingEngine
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
-    Suite,
     draft_engine,
     draft_probs,
+    sample,
     scripted_suite,
     summary_of,
     target_engine,
@@ -57,15 +59,6 @@ def slow_target() -> PacedEngine:
     return PacedEngine(target_engine(), 0.01, 0.0)
 
 
-def cloud_metric(suite: Suite, name: str) -> float:
-    return sum(
-        sample.value
-        for metric in suite.cloud_metrics.registry.collect()
-        for sample in metric.samples
-        if sample.name == name
-    )
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperature: float) -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
@@ -85,15 +78,14 @@ async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperat
 
 async def test_no_draft_crosses_the_link() -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
-        alone = (await suite.client.generate(asking("ar"))).summary
-        drafted = (await suite.client.generate(asking())).summary
-        assert alone is not None
-        assert drafted is not None
-        assert drafted.uplink_bytes - alone.uplink_bytes <= 16, "what the opening asks for"
-        assert drafted.downlink_bytes < alone.downlink_bytes, "fewer messages with more tokens"
-        judged = cloud_metric(suite, "tandem_spec_decode_num_cloud_draft_tokens_total")
-        accepted = cloud_metric(suite, "tandem_spec_decode_num_cloud_accepted_tokens_total")
-        assert (judged, accepted) == (drafted.cloud_drafted, drafted.cloud_accepted)
+        alone = summary_of(await suite.client.generate(asking("ar")))
+        drafted = summary_of(await suite.client.generate(asking()))
+    assert drafted.uplink_bytes - alone.uplink_bytes <= 16, "what the opening asks for"
+    assert drafted.downlink_bytes < alone.downlink_bytes, "fewer messages with more tokens"
+    told = partial(sample, suite.cloud_metrics, model_name="scripted", preset="cloud-draft")
+    judged = told("tandem_spec_decode_num_cloud_draft_tokens_total")
+    accepted = told("tandem_spec_decode_num_cloud_accepted_tokens_total")
+    assert (judged, accepted) == (drafted.cloud_drafted, drafted.cloud_accepted)
 
 
 async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None:
@@ -251,26 +243,12 @@ async def test_auto_goes_without_where_no_memory_is_to_spare_for_the_draft_model
     limits = VerifierLimits(kv_budget_bytes=room)
     passes = []
     for memory in (limits, VerifierLimits()):
-        cloud_draft = Counting()
+        cloud_draft = NotingEngine(draft_engine())
         async with scripted_suite(
             verifier_limits=memory, target=slow_target(), cloud_draft=cloud_draft
         ) as suite:
             answer = await suite.client.generate(asking("auto"))
             assert len(answer.token_ids) == 40
             await suite.idle()
-        passes.append(cloud_draft.passes)
+        passes.append(len(cloud_draft.batches))
     assert passes[0] == 0 < passes[1]
-
-
-class Counting(ScriptedEngine):
-    """A draft model that counts its passes."""
-
-    def __init__(self) -> None:
-        super().__init__(VOCABULARY, draft_probs(), context_length=CONTEXT)
-        self.passes = 0
-
-    def forward(
-        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        self.passes += 1
-        return super().forward(batch, cancelled)

@@ -30,7 +30,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import TOKENIZER
-from tests.services.scripted_suite import summary_of
+from tests.services.scripted_suite import sample, summary_of, until
 from tests.services.test_other_aggregators import Tampering, tampering
 from tests.services.two_sided_suite import NOTES, TwoSides, two_sides
 from tests.unit.backends.reference_models import pair
@@ -231,11 +231,9 @@ async def test_what_is_not_the_document_s_is_refused(tmp_path: Path) -> None:
 async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides, grpc.aio.insecure_channel(sides.drafter.target) as channel:
         size, *_ = await exported(sides.verifier)
-        labels = {"model_name": "llama", "side": "device"}
-        value = sides.drafter_metrics.registry.get_sample_value
 
-        def held() -> float | None:
-            return value("tandem_document_kv_bytes", labels)
+        def held() -> float:
+            return sample(sides.drafter_metrics, "tandem_document_kv_bytes", model_name="llama")
 
         call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
         await call.write(

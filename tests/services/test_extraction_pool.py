@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tandem.net.tenant import Tenant
 from tandem.services.retriever import extraction_pool
 from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.servicer import RetrieverLimits
+from tests.services.scripted_suite import sample
 from tests.services.two_sided_suite import retriever
 from tests.unit.index.hostile_pdfs import many_operations
 
@@ -130,6 +132,5 @@ async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_i
             await service.ingest(Upload("before", b"words"), *uploads)
         assert "1 documents of this stream are stored" in str(refused.value)
         assert service.index.texts().keys() >= {"before"}
-        name = "tandem_holder_refusals_total"
-        labels = {"side": "device", "holder": "anyone", "limit": "extraction"}
-        assert service.metrics.registry.get_sample_value(name, labels) == 1
+        refusals = partial(sample, service.metrics, "tandem_holder_refusals_total")
+        assert refusals(holder="anyone", limit="extraction") == 1

@@ -20,7 +20,7 @@ from tandem.net.tenant import Tenant
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.scripted_suite import serving, target_engine, until
+from tests.services.scripted_suite import sample, serving, target_engine, until
 from tests.services.verifier_peer import opening
 
 WAIT_S = 30.0
@@ -94,9 +94,7 @@ async def test_one_edge_cannot_take_all_sessions_that_others_want(metrics: Metri
         assert held(metrics, "greedy") == 5
         await until(lambda: not running.service.open_requests)
         assert held(metrics, "greedy") == 0
-        refused = {"side": "cloud", "holder": "greedy", "limit": "sessions"}
-        name = "tandem_holder_refusals_total"
-        assert metrics.registry.get_sample_value(name, refused) == 1
+        assert refusals(metrics, holder="greedy", limit="sessions") == 1
 
 
 async def test_one_edge_alone_has_all_of_a_verifier_s_kv_cache(metrics: Metrics) -> None:
@@ -120,9 +118,12 @@ def session_bytes() -> int:
     ) * target_engine().kv_bytes_per_token
 
 
-def held(metrics: Metrics, holder: str) -> float | None:
-    labels = {"side": "cloud", "holder": holder}
-    return metrics.registry.get_sample_value("tandem_holder_sessions", labels)
+def held(metrics: Metrics, holder: str) -> float:
+    return sample(metrics, "tandem_holder_sessions", holder=holder)
+
+
+def refusals(metrics: Metrics, **labels: str) -> float:
+    return sample(metrics, "tandem_holder_refusals_total", **labels)
 
 
 async def test_a_verifier_keeps_to_requests_a_minute() -> None:
@@ -213,9 +214,7 @@ async def test_who_has_its_share_takes_no_place_of_another() -> None:
     await_third = asyncio.create_task(_hold(full, "b"))
     with pytest.raises(HolderRefused, match="'a' holds the most slots, and others are waiting"):
         await two[1]
-    labels = {"side": "device", "holder": "a", "limit": "queue"}
-    name = "tandem_holder_refusals_total"
-    assert series.registry.get_sample_value(name, labels) == 1
+    assert refusals(series, holder="a", limit="queue") == 1
     leave.set()
     await asyncio.gather(two[0], await_third, *others)
 

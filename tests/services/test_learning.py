@@ -26,7 +26,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics
 from tandem.testing.context_engine import ContextEngine
 from tandem.testing.scripted import scripted_probs
-from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, scripted_suite
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, sample, scripted_suite
 from tests.services.scripted_suite import Path as Link
 from tests.services.test_kept_prefixes import tiny_model
 
@@ -114,9 +114,8 @@ async def prefix_hits(suite: Suite, draft: Engine) -> float:
     params = GenerationParams(max_tokens=8, seed=1, ignore_eos=True)
     await suite.client.generate(GenerationRequest(LONG_PROMPT, "coupled", params))
     await suite.idle()
-    labels = {"side": "device", "model_name": draft.model_name}
-    told = suite.edge_metrics.registry.get_sample_value
-    return told("tandem_prefix_hit_tokens_total", labels) or 0.0
+    name = "tandem_prefix_hit_tokens_total"
+    return sample(suite.edge_metrics, name, model_name=draft.model_name)
 
 
 async def test_answers_stay_and_acceptance_rises(

@@ -6,6 +6,7 @@ import asyncio
 import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
-from tests.services.scripted_suite import health_of
+from tests.services.scripted_suite import health_of, sample
 from tests.services.two_sided_suite import outcomes, raw_ingest, retriever, status_of
 
 TEXT = b"The quick brown fox jumps over the lazy dog."
@@ -90,9 +91,8 @@ async def test_documents_are_answered_one_by_one_and_found_after_a_restart(tmp_p
             (5, "", "UNCHANGED", True),
         ]
         assert answers[4].reason.startswith("content: is not a readable PDF")
-        name = "tandem_ingested_documents_total"
-        labels = {"side": "device", "outcome": "OUTCOME_ADDED"}
-        assert service.metrics.registry.get_sample_value(name, labels) == 4
+        added = partial(sample, service.metrics, outcome="OUTCOME_ADDED")
+        assert added("tandem_ingested_documents_total") == 4
     async with retriever(tmp_path) as service:
         found = await service.client.search("brown fox", 3)
         (hit,) = found.hits

@@ -35,6 +35,7 @@ from tests.long_runs import with_long_cases
 from tests.services.scripted_suite import (
     Suite,
     emulated,
+    sample,
     scripted_suite,
     serving,
     target_engine,
@@ -107,8 +108,7 @@ class TwoClouds:
     links: list[TcpLinkEmulator]
 
     def value(self, name: str, **labels: str) -> float:
-        registry = self.suite.edge_metrics.registry
-        return registry.get_sample_value(name, {"side": "device", **labels}) or 0.0
+        return sample(self.suite.edge_metrics, name, **labels)
 
     def moves(self, reason: str) -> float:
         return self.value("tandem_cloud_moves_total", reason=reason)

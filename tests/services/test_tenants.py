@@ -23,7 +23,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2_grpc
 from tests.gateway.test_tenants import TEXT, keeping_engines
-from tests.services.scripted_suite import VOCABULARY, Suite, scripted_suite
+from tests.services.scripted_suite import VOCABULARY, Suite, sample, scripted_suite
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S
 
@@ -58,9 +58,8 @@ class Edge:
         return found
 
     def found_on_the_device(self) -> float:
-        labels = {"side": "device", "model_name": "scripted"}
         name = "tandem_prefix_hit_tokens_total"
-        return self.suite.edge_metrics.registry.get_sample_value(name, labels) or 0.0
+        return sample(self.suite.edge_metrics, name, model_name="scripted")
 
 
 @asynccontextmanager
