@@ -186,6 +186,20 @@ async def test_models_are_listed_and_found(served: HttpSuite) -> None:
     assert refused.value.code == "model_not_found"
 
 
+async def test_thirty_two_streams_at_once_keep_their_text(served: HttpSuite) -> None:
+    seeds = range(32)
+    requests = [
+        GenerationRequest(
+            (Turn("user", "hello"),), params=GenerationParams(max_tokens=8, seed=seed)
+        )
+        for seed in seeds
+    ]
+    alone = [(await served.suite.client.generate(request)).text for request in requests]
+    together = await asyncio.gather(*(streamed(served, max_tokens=8, seed=seed) for seed in seeds))
+    assert [text for text, _, _ in together] == alone
+    await served.suite.idle()
+
+
 async def test_a_stream_that_is_left_frees_both_sides(served: HttpSuite) -> None:
     arguments = asking(max_tokens=400, tandem={"overrides": [], "preset": "ar"})
     async with await served.openai.chat.completions.create(**arguments, stream=True) as stream:
