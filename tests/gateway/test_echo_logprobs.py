@@ -71,6 +71,8 @@ async def test_a_prompt_as_text_as_ids_and_in_batches(served: HttpSuite, answer:
         check_prompt(choice, IDS, answer)
         assert choice.text == echoed + "".join(choice.logprobs.tokens[len(IDS) :])
         assert choice.finish_reason == "length"
+        silent = await completed(served, prompt, max_tokens=answer, logprobs=None)
+        assert silent.choices[0].text == choice.text
         assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(IDS), answer)
     batch = await completed(served, [IDS, OTHER, IDS], max_tokens=answer, n=2)
     assert [choice.index for choice in batch.choices] == [*range(6)]

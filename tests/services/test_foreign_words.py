@@ -207,6 +207,20 @@ async def test_with_the_policy_wait_a_full_cloud_is_waited_for() -> None:
     assert cloud.streams == 3
 
 
+async def test_a_cloud_that_comes_back_as_another_model_adds_nothing_to_a_text() -> None:
+    class Renamed(RudeCloud):
+        def _rename(self, model: Any) -> None:
+            model.model_name = f"{self.streams}\x1b[2J\n"
+
+    cloud = Renamed(grpc.StatusCode.UNAVAILABLE, admitting=1, refusing=1, retry_after="0")
+    async with scripted_suite(path=cloud.before, drafter_limits=PATIENT) as suite:
+        with pytest.raises(Rejected, match="the cloud serves another model now: 2") as refused:
+            await answer_of(suite, LostCloud.FAIL)
+        await suite.idle()
+    assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert str(refused.value).isprintable()
+
+
 class RudeAggregator(aggregator_grpc.AggregatorServiceServicer):
     async def Collaborate(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
         await context.read()
