@@ -63,3 +63,6 @@ async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             answer = await http.post("/v1/chat/completions", json=asking(**tandem))
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == f"tandem.{field}"
+        body = asking(rag=True) | {"stop_token_ids": [1]}
+        answer = await http.post("/v1/chat/completions", json=body)
+        assert answer.json()["error"]["param"] == "stop_token_ids"
