@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -12,14 +13,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tandem.index.owners import DocumentQuota
 from tandem.net.retriever_client import Upload
 from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 from tests.services.scripted_suite import until
 from tests.services.two_sided_suite import outcomes, retriever, status_of
 from tests.unit.index.word_vectors import WordVectors
+
+LIMITS = RetrieverLimits(owner_quota=DocumentQuota(documents=3, bytes=100))
 
 
 async def test_documents_of_one_stream_go_to_their_owners(tmp_path: Path) -> None:
@@ -76,6 +81,40 @@ async def test_what_is_no_owner_is_refused_by_name(tmp_path: Path) -> None:
         for count in (1001, 2**32 - 1):
             status, words = await status_of(client.listed("ann", count=count))
             assert (status, words.partition(":")[0]) == ("INVALID_ARGUMENT", "count")
+
+
+async def test_what_is_over_a_quota_is_refused_alone(tmp_path: Path) -> None:
+    async with retriever(tmp_path, limits=LIMITS) as service:
+        uploads = [Upload(f"{n}", b"x" * 30, owner="ann") for n in range(4)]
+        answers = await service.ingest(*uploads, Upload("0", b"y" * 40, owner="ann"))
+        assert [row[2] for row in outcomes(answers)] == [
+            *["ADDED"] * 3,
+            "REFUSED",
+            "UPDATED",
+        ]
+        assert [answer.over_quota for answer in answers] == [False] * 3 + [True, False]
+        assert "1 documents more needed, 'ann' has 0 of 3 left" in answers[3].reason
+        usage = await service.client.listed("ann")
+        assert (usage.total_documents, usage.total_bytes) == (3, 100)
+        assert (usage.max_documents, usage.max_bytes) == (3, 100)
+        # A key may say otherwise; the operator has no quota.
+        more = replace(uploads[3], max_documents=5, max_bytes=200)
+        operators = [replace(upload, owner="") for upload in uploads]
+        answers = await service.ingest(more, *operators)
+        assert [row[2] for row in outcomes(answers)] == ["ADDED"] * 5
+        nobodys = await service.client.listed()
+        assert (nobodys.total_documents, nobodys.max_documents) == (4, 0)
+
+
+async def test_streams_at_once_do_not_exceed_a_quota(tmp_path: Path) -> None:
+    async with retriever(tmp_path, limits=LIMITS) as service:
+        streams = [
+            service.ingest(*(Upload(f"{stream} {n}", b"x", owner="ann") for n in range(3)))
+            for stream in range(5)
+        ]
+        answers = [each for answered in await asyncio.gather(*streams) for each in answered]
+        assert sum(answer.over_quota for answer in answers) == 12
+        assert (await service.client.listed("ann")).total_documents == 3
 
 
 @pytest.mark.parametrize("name", ["owner_max_documents", "owner_max_bytes"])
