@@ -7,7 +7,6 @@ import pytest
 
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, Committed
 from tandem.specdec.presets import Preset
 from tandem.specdec.rounds.messages import EarlyVerdict
@@ -90,16 +89,6 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
         assert hearing_s < 0.97 * plain_s
 
 
-def test_what_exits_add_to_a_pass_takes_its_time() -> None:
-    slower = replace(TIMES, exit_s=0.02)
-    chosen = with_early_exits(METHODS["coupled"], exits=2)
-    took = [
-        run(chosen, MODELS, 1, max_tokens=24, link=link_from(0.02), times=times).stats
-        for times in (TIMES, slower)
-    ]
-    assert took[1].verify_s - took[0].verify_s > 0.03 * (took[0].rounds - 1)
-
-
 def miss_rate(chosen: Preset, models: ModelPair = MODELS) -> float:
     results = [answer(chosen, seed, models=models).stats for seed in range(12)]
     hits = sum(stats.predraft_hits for stats in results)
@@ -134,15 +123,6 @@ def test_more_exits_miss_less(method: str) -> None:
     assert rates[-1] < rates[0]
 
 
-def test_a_cloud_without_exits_just_judges() -> None:
-    models = model_pair(20, sharpness=5.0, noise=0.3)
-    for seed in range(6):
-        without = answer(METHODS["coupled"], seed, models=models)
-        with_it = answer(with_early_exits(METHODS["coupled"]), seed, models=models)
-        assert with_it.token_ids == without.token_ids
-        assert with_it.stats.early_verdicts == 0
-
-
 def test_every_exit_says_what_the_verdict_will_say_if_its_distributions_are_the_models() -> None:
     """Compared frame by frame, over both machines."""
     models = with_exits(MODELS, (0.0, 0.0))
@@ -168,19 +148,3 @@ def test_every_exit_says_what_the_verdict_will_say_if_its_distributions_are_the_
                     assert (guess.outcome,) == message.token_ids
                 early.clear()
         assert sum(isinstance(message, EarlyVerdict) for message in said) >= 2
-
-
-def cloud_of(chosen: Preset) -> CloudMachine:
-    machines = Lockstep(chosen, MODELS)
-    machines._turn = 1
-    machines._receive_at_cloud(machines._up.popleft()[1])
-    assert machines.cloud is not None
-    return machines.cloud
-
-
-@pytest.mark.parametrize(
-    ("exits", "read"), [(0, ()), (1, (3,)), (3, (1, 2, 3)), (4, (0, 1, 2, 3)), (9, (0, 1, 2, 3))]
-)
-def test_the_deepest_exits_are_read(exits: int, read: tuple[int, ...]) -> None:
-    cloud = cloud_of(preset("coupled", 2, exits=exits))
-    assert cloud.exits == read

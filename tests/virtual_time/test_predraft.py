@@ -4,24 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.events import DraftTask, Interrupt
 from tandem.specdec.presets import Preset
-from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import faults_of, model_pair, preset, run, scheduled
-from tests.virtual_time.edge_frames import (
-    draft,
-    drafts_of,
-    edge_of,
-    frame_of,
-    sent,
-    verdict_of,
-)
 
 MODELS = model_pair(20, sharpness=5.0, noise=0.3)
 TIMES = ModelTimes(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.003)
@@ -127,41 +116,3 @@ def test_a_window_that_closes_lets_out_what_was_drafted_before() -> None:
         alone = run(preset("ar"), models, seed, max_tokens=40, link=link_from(0.3))
         assert len(done.token_ids) == 40
         assert done.token_ids == alone.token_ids
-
-
-def test_an_expected_outcome_is_in_flight_at_once() -> None:
-    """What early verdicts feed: the chunk after an outcome leaves with the verdict."""
-    edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=2))
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    assert edge.work(0.0) is None, "nothing is expected yet"
-    for accepted, token, confidence in ((1, 2, 0.4), (2, 0, 0.9), (1, 1, 1.0)):
-        early = EarlyVerdict(*frame_of(edge), 0, accepted, accepted < 2, token, confidence)
-        edge.receive(early, 0.0)
-    sure, unsure = edge.work(0.0), edge.work(0.0)
-    assert sure == DraftTask(3, (1, 0), 5, 2, stepwise=True, branch=True)
-    assert unsure == DraftTask(3, (2,), 4, 2, stepwise=True, branch=True)
-    assert edge.work(0.0) is None, "the drafts in flight speak of the third"
-    assert edge.context(unsure) == (1, 2, 0, 2)
-    assert edge.drafted(unsure, drafts_of(1), 4, 0.01, 0.1) == []
-    outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.2)
-    assert Interrupt(sure) in outputs
-    assert Interrupt(unsure) not in outputs, "it goes on as the work that is due"
-    assert sent(outputs) == []
-    (frame,) = sent(edge.drafted(unsure, drafts_of(2), 5, 0.01, 0.3))
-    assert (frame.base, frame.token_ids) == (4, (1, 2))
-    stats = edge.stats
-    assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (0, 1, 1)
-    assert edge.kv_length == 3, "the branch was drafted on a fork"
-
-
-def test_greedy_predrafting_is_greedy() -> None:
-    models = model_pair(20, sharpness=5.0, noise=0.5, sampling=SamplingParams(temperature=0.0))
-    for seed in range(10):
-        alone = run(preset("ar"), models, seed, max_tokens=20)
-        assert (
-            run(
-                preset("coupled", predraft=Predraft.LIKELY_OUTCOMES), models, seed, max_tokens=20
-            ).token_ids
-            == alone.token_ids
-        )

@@ -51,12 +51,6 @@ def test_no_frame_has_more_drafts_than_the_cloud_takes(
         assert text == frames_of(chosen, pace)[1]
 
 
-@pytest.mark.parametrize("name", ["dsd", "coupled", "mc-dsd", "stream"])
-def test_a_cloud_of_which_nothing_is_known_is_sent_the_same_frames(name: str) -> None:
-    chosen = PRESETS[name].fitted(20)
-    assert frames_of(chosen, Pace(draft=3), known_longest=0) == frames_of(chosen, Pace(draft=3))
-
-
 @pytest.mark.parametrize("known", [0, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounds_stay_rounds_where_the_cloud_judges_on_arrival(known: int, seed: int) -> None:

@@ -10,12 +10,9 @@ from lab.bench.speculation.loop import (
     MEASURED,
     Script,
     ScriptedAnswer,
-    checked_out,
-    ratio_row,
     run,
 )
 from lab.machine import this_machine
-from tandem.core.errors import InvalidArgument
 
 SCRIPT = Script(seed=3)
 
@@ -55,21 +52,3 @@ def test_an_answer_is_the_script_and_its_calls_repeat_it(preset: str) -> None:
     assert made[0].committed.since(0) == text
     assert made[1].committed.since(0) == text[: len(made[1].committed)]
     assert made[1].target_passes == answer.cloud.machine.target_passes
-
-
-def test_four_in_five_drafts_are_right() -> None:
-    answer = ScriptedAnswer(SCRIPT, "coupled", tokens=400)
-    answer.run()
-    stats = answer.edge.machine.stats
-    assert 1 - stats.rounds / stats.tokens == pytest.approx(1 - 1 / 3.36, abs=0.03)
-
-
-def test_ratios_are_medians_over_turns() -> None:
-    turns = [({"a": 2.0}, {"a": 1.0}), ({"a": 4.0}, {"a": 1.0}), ({"a": 1.0}, {"a": 0.9})]
-    row = ratio_row("a", "abc", turns)
-    assert (row["before"], row["now"], row["ratio_to_before"]) == (2.0, 1.0, 0.5)
-
-
-def test_a_commit_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="against"), checked_out("no-such-commit"):
-        pass

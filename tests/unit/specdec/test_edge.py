@@ -40,7 +40,6 @@ from tandem.specdec.messages import (
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS, DraftSource
 from tandem.specdec.rounds.messages import (
-    EarlyVerdict,
     FullDistribution,
     NeedFullDistribution,
     Recovered,
@@ -136,17 +135,6 @@ def test_a_work_cut_short_is_made_whole_before_it_is_sent() -> None:
     assert drafted.token_ids == (0, 1, 2)
 
 
-def test_an_end_of_text_closes_a_chunk() -> None:
-    edge = edge_of(preset("dsd", 4), ends=frozenset({0}))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.ends == {0}
-    (drafted,) = sent(edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0))
-    assert drafted.token_ids == (2, 0)
-    assert edge.work(0.0) is None, "nothing is drafted after it"
-
-
 def test_chunks_go_out_until_the_window_is_full() -> None:
     edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
     edge.connect(0.0)
@@ -158,16 +146,6 @@ def test_chunks_go_out_until_the_window_is_full() -> None:
     work = edge.work(0.0)
     assert work is not None
     assert (work.position, work.count) == (6, 2)
-
-
-def test_drafts_do_not_pass_the_length_limit() -> None:
-    edge = edge_of(preset("coupled", 8), max_tokens=3)
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.count == 3
-    (drafted,) = sent(edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0))
-    assert len(drafted.token_ids) == 3
 
 
 def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
@@ -198,14 +176,6 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     assert not drafts_in_flight(edge)
 
 
-def test_drafts_that_were_never_sent_are_void_too() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2)))
-    edge.connect(0.0)
-    draft(edge, 0)
-    edge.receive(tokens_of(edge, 1), 0.0)
-    assert drafts_in_flight(edge) == ()
-
-
 def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
     edge = edge_of(preset("dssd-full", 2))
     edge.connect(0.0)
@@ -214,16 +184,6 @@ def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
     outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
     assert edge.committed.since(2) == (2,)
     assert sent(outputs) == [Recovered(7, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
-
-
-def test_a_drawn_token_counts_for_its_schedule() -> None:
-    edge = edge_of(preset("dssd-full", 2))
-    edge.connect(0.0)
-    target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
-    for now in (1.0, 1.5):
-        draft(edge, 0, 1)
-        edge.receive(verdict_of(edge, 0, True, FullPayload(target)), now)
-    assert edge.measuring.spent == {"rounds": (1, 0.5)}
 
 
 def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
@@ -271,20 +231,6 @@ def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
     edge.lost(6.5)
     assert edge.stats.links_lost == 2
     assert edge.stats.loss_noticed_s == pytest.approx(3.0), "the longest silence"
-
-
-def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
-    edge = edge_of(preset("ar"), LostCloud.FAIL, opened=False)
-    edge.connect(0.0)
-    now_s = 0.0
-    outputs: list[EdgeOutput] = []
-    while edge.phase is not Phase.DONE:
-        now_s += 0.2
-        outputs = edge.tick(now_s)
-        if edge.phase is Phase.CONNECTING:
-            edge.connect(now_s)
-    assert now_s == pytest.approx(10.1, abs=0.11)
-    assert outputs[-1] == Finish(FinishReason.ERROR)
 
 
 @pytest.mark.parametrize("name", ["auto", "coupled", "dsd", "ar", "stream"])
@@ -468,36 +414,6 @@ def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> 
     assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (3, 1)
 
 
-def test_the_cloud_s_own_token_may_confirm_a_remembered_one() -> None:
-    edge = edge_of(STREAM, remembered=[SAID])
-    edge.connect(0.0)
-    recall(edge, 0)
-    edge.receive(tokens_of(edge, 0), 0.0)
-    recall(edge, 1)
-    edge.receive(tokens_of(edge, 2), 0.0)
-    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (1, 1)
-    assert edge.controller.acceptance.judged == 0
-
-
-def test_alone_nothing_is_committed_that_is_remembered() -> None:
-    edge = edge_of(
-        scheduled("coupled", Schedule(4, 2, bonus=False)),
-        LostCloud.EDGE,
-        max_tokens=20,
-        prompt_ids=SAID[:40],
-        remembered=[SAID],
-    )
-    edge.connect(0.0)
-    assert edge.predicts
-    draft(edge, 0, 2)
-    recall(edge, 1, 1)
-    outputs = time_passes(edge, 0.0, 10.0)
-    assert not [output for output in outputs if isinstance(output, Commit)]
-    work = edge.work(10.0)
-    assert work is not None
-    assert (work.position, edge.texts(work), edge.predicts) == (40, NO_TEXTS, False)
-
-
 @pytest.mark.parametrize("name", ["auto", "stream"])
 def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
     """Even the cloud alone, with which `auto` begins: those drafts cost nothing."""
@@ -524,14 +440,6 @@ def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
     assert drafts_in_flight(edge) == SAID[40 : 40 + count]
     edge.receive(tokens_of(edge, (SAID[40] + 1) % 3), 0.0)
     assert edge.schedule.window <= PRESETS[name].schedule.window or not edge.predicts
-
-
-def test_without_a_memory_auto_begins_with_the_cloud_alone() -> None:
-    edge = edge_of(PRESETS["auto"], max_tokens=60, prompt_ids=SAID[:40], opened=False)
-    (opening,) = sent(edge.connect(0.0))
-    assert opening.settings.window == PRESETS["auto"].schedule.window
-    edge.receive(Opened(*frame_of(edge), 32, frozenset(), "scripted"), 0.0)
-    assert edge.work(0.0) is None
 
 
 def test_a_method_without_drafts_drafts_alone() -> None:
@@ -623,57 +531,12 @@ def test_the_target_model_says_what_ends_a_text(name: str) -> None:
     assert ended > 1
 
 
-def test_opened_changes_nothing_when_ends_are_ignored() -> None:
-    request = request_for(preset("ar"), MODELS)
-    request = replace(request, params=replace(request.params, ignore_eos=True))
-    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
-    edge.connect(0.0)
-    opened = Opened(*frame_of(edge), 8, frozenset({0}), "scripted")
-    assert edge.receive(opened, 0.0) == []
-    assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert edge.phase is Phase.RUNNING
-
-
-def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight() -> None:
-    for token, agreed in ((0, 1), (2, 0)):
-        edge = edge_of(STREAM)
-        edge.connect(0.0)
-        edge.receive(tokens_of(edge, 1), 0.0)
-        assert edge.controller.acceptance.judged == 0
-        draft(edge, 0)
-        edge.receive(tokens_of(edge, token), 0.0)
-        acceptance = edge.controller.acceptance
-        assert (acceptance.judged, acceptance.agreed) == (1, agreed)
-
-
 def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
     """Do the draft work that is due, with the tokens 0 and 1, and what may come for the latter."""
     work = edge.work(0.0)
     assert work is not None
     drafts = [Drafted(0, PROBS), Drafted(1, PROBS, alternatives=runners_up)]
     edge.drafted(work, drafts, 3, 0.01, 0.0)
-
-
-def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
-    for foreseen, drafted in ((True, 4), (False, 2)):
-        edge = edge_of(preset("coupled", 2, predraft_workers=1, predraft=Predraft.LIKELY_OUTCOMES))
-        edge.connect(0.0)
-        draft_with_runners_up(edge, ((2 if foreseen else 0, 0.9),))
-        work = edge.work(0.0)
-        assert work is not None
-        edge.drafted(work, drafts_of(0, 0), 5, 0.0, 0.0)
-        edge.receive(verdict_of(edge, 1, True, 2), 0.1)
-        assert edge.stats.drafted == drafted
-
-
-def test_early_verdicts_are_counted() -> None:
-    edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=2))
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    for exit_index in range(2):
-        verdict = EarlyVerdict(*frame_of(edge), exit_index, 1, True, 2, 0.5)
-        assert edge.receive(verdict, 0.1) == []
-    assert edge.stats.early_verdicts == 2
 
 
 def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
@@ -765,26 +628,6 @@ def test_a_token_that_the_edge_drew_tells_its_likelihood_and_the_likeliest() -> 
     assert [token_id for token_id, _ in told.top] == [2]
 
 
-def test_every_rejection_that_asks_for_a_whole_distribution_counts() -> None:
-    edge = edge_of(SPLIT)
-    edge.connect(0.0)
-    for _ in range(2):
-        draft(edge, 2, 1)
-        edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0)
-        session, base, prefix = frame_of(edge)
-        answer = FullDistribution(session, base, prefix, target_probs=PROBS_OF_TWO)
-        assert isinstance(sent(edge.receive(answer, 0.0))[0], Recovered)
-    assert edge.stats.full_distribution_requests == 2
-
-
-def test_every_departure_counts() -> None:
-    edge = edge_of(preset("ar"))
-    for now in (0.0, 1.0):
-        edge.connect(now)
-        edge.receive(GoingAway(*frame_of(edge)), now)
-    assert (edge.stats.departures, edge.stats.resumes) == (2, 1)
-
-
 def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
     """Else the cloud of a slow device would idle until the whole chunk is there."""
     for draft_s, frames in ((0.4, []), (0.6, [((0,), True)])):
@@ -795,43 +638,6 @@ def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
         assert work is not None
         outputs = edge.drafted(work, drafts_of(0), 2, draft_s, 0.0)
         assert [(frame.token_ids, frame.end_of_chunk) for frame in sent(outputs)] == frames
-
-
-@pytest.mark.parametrize(
-    ("predraft", "max_tokens", "misses"),
-    [
-        (Predraft.LIKELY_OUTCOMES, 12, 1),
-        (Predraft.LIKELY_OUTCOMES, 1, 0),
-        (Predraft.OFF, 12, 0),
-    ],
-)
-def test_only_a_text_that_goes_on_can_miss_what_is_drafted_ahead(
-    predraft: Predraft, max_tokens: int, misses: int
-) -> None:
-    """And only one for which anything is."""
-    edge = edge_of(preset("coupled", 2, predraft=predraft), max_tokens=max_tokens)
-    edge.connect(0.0)
-    draft(edge, *(0, 1)[:max_tokens])
-    edge.receive(verdict_of(edge, 0, True, 2), 0.1)
-    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, misses)
-
-
-def test_a_stream_that_breaks_at_once_was_noticed_at_once() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
-    edge.lost(0.25)
-    assert edge.stats.loss_noticed_s == 0.25
-
-
-def test_a_round_begins_with_its_drafting() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.5)
-    work = edge.work(1.0)
-    assert work is not None
-    edge.drafted(work, drafts_of(0, 1), 3, 0.5, 1.5)
-    answer = replace(verdict_of(edge, 2, outcome=2), work=Work(verify_s=0.25))
-    edge.receive(answer, 2.0)
-    assert edge.stats.round_s == 1.0
 
 
 def test_auto_asks_for_the_round_trip_once_a_second() -> None:
@@ -912,21 +718,6 @@ MEASURED = replace(PRESETS["stream"], control=Control.LATENCY_AWARE)
 """Its controller asks what a draft step takes."""
 
 
-def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
-    long = tuple(number % 3 for number in range(20))
-    request = replace(request_for(MEASURED, MODELS, max_tokens=40), prompt_ids=long)
-    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert len(work.token_ids) == 20
-    edge.drafted(work, drafts_of(0), 20, 0.9, 0.0)
-    assert estimates_of(edge).draft.value is None
-    edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
-    assert estimates_of(edge).draft.value == 0.01
-    assert edge.stats.draft_s == pytest.approx(0.91)
-
-
 def text(ignore_eos: bool = False) -> CommittedText:
     return CommittedText(
         (1, 2),
@@ -951,17 +742,6 @@ def test_less_room_shortens_an_answer_and_more_does_not_lengthen_it(room: int, l
     limited.limit(room)
     assert limited.append((1,) * 9) == ((1,) * length, FinishReason.LENGTH)
     assert len(limited.tokens) == 2 + length
-
-
-def test_an_answer_that_ignores_ends_goes_on_after_them() -> None:
-    endless = text(ignore_eos=True)
-    assert endless.append((0, 1, 0, 2)) == ((0, 1, 0, 2), FinishReason.LENGTH)
-
-
-def test_the_cloud_s_ends_take_the_place_of_those_assumed() -> None:
-    taken = text()
-    taken.take_eos(frozenset({1}))
-    assert taken.append((0, 1)) == ((0, 1), FinishReason.STOP)
 
 
 @pytest.mark.parametrize(("kv_length", "measured"), [(19, True), (12, True), (11, False)])
