@@ -10,7 +10,7 @@ from tandem.control.pass_budget import PassBudget
 from tandem.netem.link_model import shape_from
 from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import Committed, Work
+from tandem.specdec.messages import Work
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.answer import (
     Conditions,
@@ -23,7 +23,16 @@ from tandem.testing.simulation.answer import (
 from tandem.testing.simulation.declared_pair import declared_pair
 from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import with_long_cases
-from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    V,
+    committed_of,
+    draft_after,
+    opening,
+    own_tokens,
+    pass_of,
+    work_of,
+)
 from tests.virtual_time.lockstep import judgement_for, model_for
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
@@ -109,14 +118,11 @@ def test_a_pass_that_feeds_no_draft_judges_the_first_all_the_same() -> None:
     wrong = (right[2] + 1) % V
     cloud.receive(draft_after(cloud, (*right[:2], wrong)))
     for expected in right[:2]:
-        work = cloud.work()
-        assert work is not None
+        work = work_of(cloud)
         assert work.drafts == 0
-        (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-        assert isinstance(verdict, Committed)
+        verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
         assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (1, False, ())
         assert cloud.committed.last == expected
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (0, True, (right[2],))
     assert cloud.kv_length == len(cloud.committed) - 1

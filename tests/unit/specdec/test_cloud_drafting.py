@@ -22,11 +22,14 @@ from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
+    committed_of,
     draft_after,
     opened_cloud,
     opening,
     own_tokens,
     pass_of,
+    ready_cloud,
+    work_of,
 )
 from tests.virtual_time.lockstep import judgement_for, model_for
 
@@ -72,8 +75,7 @@ def draft(cloud: CloudMachine, *token_ids: int) -> None:
 
 
 def tokens_of(messages: list[CloudMessage]) -> Committed:
-    (tokens,) = messages
-    assert isinstance(tokens, Committed)
+    tokens = committed_of(messages)
     return tokens
 
 
@@ -96,8 +98,7 @@ def test_drafts_that_stand_come_with_the_token_after_them(right: int) -> None:
     assert (task.position, task.count, task.keep, task.token_ids) == (3, 3, 1, (2, RIGHT[0]))
     drafts = tuple(t if n < right else wrong(t) for n, t in enumerate(RIGHT[1:4]))
     draft(cloud, *drafts)
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.token_ids, work.drafts) == ((RIGHT[0], *drafts), 3)
     tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert tokens.token_ids == RIGHT[1 : right + 2]
@@ -206,8 +207,7 @@ def test_an_edge_s_draft_makes_a_task_of_the_cloud_void() -> None:
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
     cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3)
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.accepted, verdict.token_ids) == (3, (RIGHT[4],))
 
 
@@ -222,8 +222,7 @@ def test_what_a_void_task_brings_takes_no_place_of_an_edge_s_drafts(waits: bool)
     cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3)
     assert work is not None
     assert (work.drafts, work.by_cloud) == (1, False)
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.token_ids) == (1, (RIGHT[2],))
     assert task_of(cloud).position == 5
 
@@ -232,8 +231,7 @@ def test_drafts_of_the_cloud_wait_where_an_edge_s_come_and_are_void_then() -> No
     cloud = begun(BOTH)
     draft(cloud, *RIGHT[1:4])
     cloud.receive(draft_after(cloud, RIGHT[1:5]))
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    committed_of(pass_of(cloud))
     assert cloud.committed.since(2) == RIGHT[:6]
     assert task_of(cloud).position == 8
     assert task_of(cloud).keep == 5, "what the draft KV holds of the text stays in it"
@@ -242,23 +240,20 @@ def test_drafts_of_the_cloud_wait_where_an_edge_s_come_and_are_void_then() -> No
 def test_an_edge_s_drafts_that_agree_with_the_cloud_s_stay_valid() -> None:
     cloud = begun(BOTH)
     draft(cloud, *RIGHT[1:4])
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:6]))
     tokens, *more = cloud.complete(judgement_for(MODELS, cloud, work), Work())
     assert isinstance(tokens, Committed)
     assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:4], 3)
     assert more == [], "the next draft is judged with those after it"
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.base, verdict.accepted, verdict.token_ids) == (6, 2, (RIGHT[6],))
 
 
 def test_an_edge_s_draft_that_differs_is_void_with_all_after_it() -> None:
     cloud = begun(BOTH)
     draft(cloud, *RIGHT[1:4])
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     stale = draft_after(cloud, (RIGHT[1], wrong(RIGHT[2])))
     late = draft_after(cloud, (RIGHT[3],), pending=stale.token_ids)
     cloud.receive(stale)
@@ -276,8 +271,7 @@ def test_without_its_draft_model_the_cloud_goes_on_alone() -> None:
     cloud.go_without_cloud_drafts()
     assert cloud.draft_task() is None
     assert tokens_of(pass_of(cloud)).token_ids == RIGHT[1:2]
-    failed = opened_cloud(REJECTION)
-    pass_of(failed)
+    failed = ready_cloud(REJECTION)
     failed.go_without_cloud_drafts()
     assert failed.work() is not None
 

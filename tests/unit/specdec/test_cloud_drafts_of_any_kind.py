@@ -17,7 +17,14 @@ from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import CloudMessage, Committed, Work
 from tests.virtual_time.cases import preset
-from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    committed_of,
+    draft_after,
+    opening,
+    own_tokens,
+    pass_of,
+)
 from tests.virtual_time.lockstep import judgement_for, model_for
 
 ANY = preset("auto", cloud_draft_length=4)
@@ -76,8 +83,7 @@ def draft(cloud: CloudMachine, *token_ids: int) -> None:
 
 
 def tokens_of(messages: list[CloudMessage]) -> Committed:
-    (tokens,) = messages
-    assert isinstance(tokens, Committed)
+    tokens = committed_of(messages)
     return tokens
 
 
@@ -151,8 +157,7 @@ def test_drafts_of_an_edge_go_before_those_that_are_being_made() -> None:
     task = task_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert verdict.accepted == 3
     assert 0 < task.count <= 4
 

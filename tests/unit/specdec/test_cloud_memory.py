@@ -20,7 +20,7 @@ from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import CloudMessage, Committed, Open, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import TokenIds, model_pair, preset
-from tests.virtual_time.cloud_frames import opening, pass_of
+from tests.virtual_time.cloud_frames import committed_of, opening, pass_of, work_of
 from tests.virtual_time.lockstep import model_for, request_for, texts_for
 
 VOCABULARY = 30
@@ -72,8 +72,7 @@ def text_of(cloud: CloudMachine) -> TokenIds:
 
 
 def tokens_of(messages: list[CloudMessage]) -> Committed:
-    (tokens,) = messages
-    assert isinstance(tokens, Committed)
+    tokens = committed_of(messages)
     return tokens
 
 
@@ -107,8 +106,7 @@ def test_where_the_memory_is_sure_the_draft_model_does_nothing() -> None:
     cloud = prefilled(cloud_of(opened(BY_MODEL), (*PROMPT, *ANSWER[:6])))
     pass_of(cloud, MODELS)
     assert cloud.draft_task() is None
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert work.by_cloud
     assert work.token_ids[-work.drafts :] == ANSWER[1:6]
 

@@ -55,6 +55,7 @@ from tests.virtual_time.edge_frames import (
     STREAM,
     TIMES,
     OpenedEdge,
+    connected,
     draft,
     drafts_in_flight,
     drafts_of,
@@ -62,6 +63,7 @@ from tests.virtual_time.edge_frames import (
     frame_of,
     opened_for,
     sent,
+    task_of,
     tokens_of,
     verdict_of,
 )
@@ -109,8 +111,7 @@ def test_frames_without_a_stream_are_dropped() -> None:
 
 
 def test_one_draft_work_at_a_time() -> None:
-    edge = edge_of(preset("coupled", 3))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3))
     work = edge.work(0.0)
     assert work == DraftTask(keep=0, token_ids=(1, 2), position=2, count=3)
     assert edge.work(0.0) is None
@@ -123,42 +124,14 @@ def test_one_draft_work_at_a_time() -> None:
     assert edge.work(0.0) is None, "a stop-and-wait window is full"
 
 
-def test_a_work_cut_short_is_made_whole_before_it_is_sent() -> None:
-    """A chunk is a chunk, however the drafting was divided."""
-    edge = edge_of(preset("coupled", 3))
-    edge.connect(0.0)
-    assert draft(edge, 0) == []
-    work = edge.work(0.0)
-    assert work is not None
-    assert (work.keep, work.token_ids, work.position, work.count) == (2, (0,), 3, 2)
-    (drafted,) = sent(edge.drafted(work, drafts_of(1, 2), 4, 0.0, 0.0))
-    assert drafted.token_ids == (0, 1, 2)
-
-
-def test_chunks_go_out_until_the_window_is_full() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
-    edge.connect(0.0)
-    first, second = sent(draft(edge, 0, 1)), sent(draft(edge, 2, 0))
-    assert [frame.base for frame in (*first, *second)] == [2, 4]
-    assert second[0].prefix_hash == edge.committed.prefix_with((0, 1))
-    assert edge.work(0.0) is None
-    edge.receive(verdict_of(edge, 2), 0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert (work.position, work.count) == (6, 2)
-
-
 def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
-    edge.connect(0.0)
+    edge = connected(scheduled("coupled", Schedule(4, 2, bonus=False)))
     draft(edge, 0, 1)
-    stale = edge.work(0.0)
-    assert stale is not None
+    stale = task_of(edge)
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
     assert edge.kv_length == 3, "the rejected draft is not in the KV any more"
-    fresh = edge.work(0.0)
-    assert fresh is not None
+    fresh = task_of(edge)
     assert (fresh.keep, fresh.token_ids, fresh.position) == (3, (2,), 4)
     assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
     assert edge.kv_length == 3
@@ -167,8 +140,7 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
 
 
 def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2)))
-    edge.connect(0.0)
+    edge = connected(scheduled("coupled", Schedule(4, 2)))
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
     assert drafts_in_flight(edge) == (1,)
@@ -177,8 +149,7 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
 
 
 def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
-    edge = edge_of(preset("dssd-full", 2))
-    edge.connect(0.0)
+    edge = connected(preset("dssd-full", 2))
     draft(edge, 0, 1)
     target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
     outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
@@ -189,11 +160,9 @@ def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
 def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
     """While the edge waits for the full distribution, what it drafted ahead is void already."""
     chosen = replace(SPLIT, schedule=Schedule(6, 2, bonus=False))
-    edge = edge_of(chosen)
-    edge.connect(0.0)
+    edge = connected(chosen)
     draft(edge, 2, 1)
-    ahead = edge.work(0.0)
-    assert ahead is not None
+    ahead = task_of(edge)
     (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0))
     assert isinstance(need, NeedFullDistribution)
     assert need.base == 2
@@ -213,8 +182,7 @@ def time_passes(edge: EdgeMachine, from_s: float, to_s: float) -> list[EdgeOutpu
 
 
 def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
+    edge = connected(preset("ar"))
     assert time_passes(edge, 0.0, 0.8) == []
     (ping,) = sent(edge.tick(1.0))
     assert isinstance(ping, Ping)
@@ -269,11 +237,9 @@ def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) 
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) -> None:
     """As beside a draft model whose engine embeds somebody's images for a minute."""
-    edge = edge_of(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40, opened=False)
-    edge.connect(0.0)
+    edge = connected(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40, opened=False)
     edge.receive(Opened(*frame_of(edge), 8, frozenset({0}), "scripted"), 0.1)
-    task = edge.work(0.1)
-    assert task is not None
+    task = task_of(edge, 0.1)
     for number in range(drafts):
         edge.drafted(task, drafts_of(1), task.position + number, 0.01, 0.1)
     for tick in range(1, 2_000):
@@ -286,14 +252,12 @@ def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) 
 
 
 def test_alone_the_edge_commits_what_it_drafted() -> None:
-    edge = edge_of(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
     draft(edge, 0, 1)
     outputs = time_passes(edge, 0.0, 10.0)
     assert Commit((0, 1), unverified=True) in outputs
     assert edge.phase is Phase.ALONE
-    work = edge.work(10.0)
-    assert work is not None
+    work = task_of(edge, 10.0)
     assert (work.keep, work.token_ids, work.position, work.count) == (3, (1,), 4, ALONE_CHUNK)
     tokens = (2,) * ALONE_CHUNK
     assert edge.drafted(work, drafts_of(*tokens), 11, 0.0, 0.0) == [Commit(tokens, unverified=True)]
@@ -303,8 +267,7 @@ def test_alone_the_edge_commits_what_it_drafted() -> None:
 
 def predict(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     """Do the draft work that is due, with these tokens of the caller's prediction."""
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     drafts = drafts_of(*token_ids, source=DraftSource.PREDICTION)
     return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
 
@@ -312,23 +275,20 @@ def predict(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
 def test_alone_nothing_is_committed_that_the_caller_predicted() -> None:
     """Nobody but the caller has said it: the draft model drafts all that was in flight again."""
     chosen = scheduled("coupled", Schedule(4, 2, bonus=False))
-    edge = edge_of(chosen, LostCloud.EDGE, max_tokens=20, predicted=(1, 1))
-    edge.connect(0.0)
+    edge = connected(chosen, LostCloud.EDGE, max_tokens=20, predicted=(1, 1))
     draft(edge, 0, 2)
     predict(edge, 1, 1)
     assert drafts_in_flight(edge) == (0, 2, 1, 1)
     outputs = time_passes(edge, 0.0, 10.0)
     assert not [output for output in outputs if isinstance(output, Commit)]
-    work = edge.work(10.0)
-    assert work is not None
+    work = task_of(edge, 10.0)
     assert (work.position, edge.texts(work), edge.predicts) == (2, NO_TEXTS, False)
     assert (work.keep, work.token_ids) == (1, (2,)), "a pass needs a token to feed"
     assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (0, 2)
 
 
 def test_tokens_of_the_prediction_are_counted_as_they_end() -> None:
-    edge = edge_of(preset("coupled", 3), max_tokens=20, predicted=(0, 1, 2, 0, 1))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3), max_tokens=20, predicted=(0, 1, 2, 0, 1))
     assert edge.predicts
     predict(edge, 0, 1, 2)
     assert edge.kv_length == 0, "no model was fed for them"
@@ -341,8 +301,7 @@ def test_tokens_of_the_prediction_are_counted_as_they_end() -> None:
 
 
 def test_the_cloud_s_own_token_may_confirm_a_predicted_one() -> None:
-    edge = edge_of(STREAM, predicted=(0, 1))
-    edge.connect(0.0)
+    edge = connected(STREAM, predicted=(0, 1))
     predict(edge, 0)
     edge.receive(tokens_of(edge, 0), 0.0)
     assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (1, 0)
@@ -361,8 +320,7 @@ def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None
     (opening,) = sent(edge.connect(0.0))
     assert opening.settings.window == 64
     edge.receive(Opened(*frame_of(edge), 32, frozenset(), "scripted"), 0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     assert (work.count, work.max_extra) == (2, 30)
     longer = drafts_of(0, 1, 0, 1, 0, source=DraftSource.PREDICTION)
     (frame,) = sent(edge.drafted(work, longer, 0, 0.0, 0.0))
@@ -374,18 +332,15 @@ SAID = tuple(random.Random(5).randrange(3) for _ in range(100))
 
 def recall(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     """Do the draft work that is due, with these tokens of earlier texts."""
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     drafts = drafts_of(*token_ids, source=DraftSource.MEMORY)
     return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
 
 
 def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
-    edge = edge_of(preset("coupled", 3), max_tokens=20)
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3), max_tokens=20)
     for model in ((), (1,)):
-        work = edge.work(0.0)
-        assert work is not None
+        work = task_of(edge)
         forced = drafts_of(*(0,) * (3 - len(model)), source=DraftSource.GRAMMAR)
         edge.drafted(work, [*drafts_of(*model), *forced], work.keep, 0.02, 0.0)
         edge.receive(verdict_of(edge, 3, outcome=2), 0.0)
@@ -395,8 +350,7 @@ def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
 
 
 def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> None:
-    edge = edge_of(preset("coupled", 3), max_tokens=20, remembered=[SAID])
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3), max_tokens=20, remembered=[SAID])
     recall(edge, 0, 1, 2)
     assert edge.kv_length == 0, "no model was fed for them"
     edge.receive(verdict_of(edge, 2, True, 1), 0.0)
@@ -404,8 +358,7 @@ def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> 
     assert edge.stats.accepted == 2
     acceptance = edge.controller.acceptance
     assert acceptance.judged == 0
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     mixed = [*drafts_of(0, source=DraftSource.MEMORY), *drafts_of(1, 2)]
     edge.drafted(work, mixed, work.position + 2, 0.02, 0.0)
     edge.receive(verdict_of(edge, 2, True, 1), 0.0)
@@ -443,20 +396,17 @@ def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
 
 
 def test_a_method_without_drafts_drafts_alone() -> None:
-    edge = edge_of(preset("ar"), LostCloud.EDGE, ends=frozenset({2}))
-    edge.connect(0.0)
+    edge = connected(preset("ar"), LostCloud.EDGE, ends=frozenset({2}))
     assert edge.work(0.0) is None
     time_passes(edge, 0.0, 10.0)
-    work = edge.work(10.0)
-    assert work is not None
+    work = task_of(edge, 10.0)
     assert work.ends == {2}
     outputs = edge.drafted(work, drafts_of(0, 2), 3, 0.0, 0.0)
     assert outputs == [Commit((0, 2), unverified=True), Finish(FinishReason.STOP)]
 
 
 def test_cancelling() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     edge.work(0.0)
     outputs = edge.cancel()
     assert [type(output) for output in outputs] == [Send, Interrupt, Finish]
@@ -468,8 +418,7 @@ def test_cancelling() -> None:
 
 
 def test_a_going_cloud_is_left_between_rounds() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     draft(edge, 0, 1)
     assert edge.receive(GoingAway(*frame_of(edge)), 0.0) == []
     assert edge.work(0.0) is None, "no new round"
@@ -480,11 +429,9 @@ def test_a_going_cloud_is_left_between_rounds() -> None:
 
 
 def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
-    edge.connect(0.0)
+    edge = connected(scheduled("coupled", Schedule(4, 2, bonus=False)))
     draft(edge, 0, 1)
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     edge.receive(GoingAway(*frame_of(edge)), 0.0)
     assert edge.drafted(work, drafts_of(2, 2), 5, 0.0, 0.0) == []
     assert edge.receive(verdict_of(edge, 2), 0.0) == [Commit((0, 1)), Reconnect(lost=False)]
@@ -493,8 +440,7 @@ def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
 
 
 def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
+    edge = connected(preset("ar"))
     going = GoingAway(*frame_of(edge))
     assert edge.receive(going, 0.0) == [Reconnect(lost=False)]
 
@@ -533,15 +479,13 @@ def test_the_target_model_says_what_ends_a_text(name: str) -> None:
 
 def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
     """Do the draft work that is due, with the tokens 0 and 1, and what may come for the latter."""
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     drafts = [Drafted(0, PROBS), Drafted(1, PROBS, alternatives=runners_up)]
     edge.drafted(work, drafts, 3, 0.01, 0.0)
 
 
 def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     draft(edge, 0, 1)
     commits = [
         output
@@ -555,8 +499,7 @@ def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
 
 
 def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
-    edge = edge_of(preset("cloud-draft"))
-    edge.connect(0.0)
+    edge = connected(preset("cloud-draft"))
     tokens = replace(
         tokens_of(edge, 0, 1, 2), cloud_accepted=2, work=Work(cloud_drafts=4, target_passes=2)
     )
@@ -572,8 +515,7 @@ def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
 
 def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None:
     """Those that agree stay in flight, and those after one that does not are void."""
-    edge = edge_of(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
-    edge.connect(0.0)
+    edge = connected(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
     for token_id in (0, 1, 2):
         draft(edge, token_id)
     agree = replace(tokens_of(edge, 0, 1), cloud_accepted=2, work=Work(cloud_drafts=2))
@@ -586,8 +528,7 @@ def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None
 
 
 def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
-    edge = edge_of(preset("cloud-draft"), opened=False)
-    edge.connect(0.0)
+    edge = connected(preset("cloud-draft"), opened=False)
     opened = Opened(*frame_of(edge), 64, frozenset(), "target")
     with pytest.raises(FailedPrecondition, match="cloud_drafts"):
         edge.receive(opened, 0.0)
@@ -596,8 +537,7 @@ def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
 
 
 def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
-    edge = edge_of(preset("coupled", 2, predraft_workers=2, predraft=Predraft.LIKELY_OUTCOMES))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2, predraft_workers=2, predraft=Predraft.LIKELY_OUTCOMES))
     draft_with_runners_up(edge, ((2, 0.9), (0, 0.8)))
     drafted = 0
     while (work := edge.work(0.0)) is not None and drafted < 8:
@@ -605,8 +545,7 @@ def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
         drafted += work.count
     assert drafted == 4
     assert edge.stats.predrafted == drafted
-    split = edge_of(SPLIT)
-    split.connect(0.0)
+    split = connected(SPLIT)
     draft(split, 0, 1)
     split.receive(verdict_of(split, 0, True, SPARSE), 0.0)
     assert split.stats.full_distribution_requests == 1
@@ -631,11 +570,9 @@ def test_a_token_that_the_edge_drew_tells_its_likelihood_and_the_likeliest() -> 
 def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
     """Else the cloud of a slow device would idle until the whole chunk is there."""
     for draft_s, frames in ((0.4, []), (0.6, [((0,), True)])):
-        edge = edge_of(preset("coupled", 4, control=Control.LATENCY_AWARE))
-        edge.connect(0.0)
+        edge = connected(preset("coupled", 4, control=Control.LATENCY_AWARE))
         edge.controller.chunk_budget_s = 0.5
-        work = edge.work(0.0)
-        assert work is not None
+        work = task_of(edge)
         outputs = edge.drafted(work, drafts_of(0), 2, draft_s, 0.0)
         assert [(frame.token_ids, frame.end_of_chunk) for frame in sent(outputs)] == frames
 
@@ -680,8 +617,7 @@ def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
 
 def test_no_text_comes_before_opened() -> None:
     """Whether the cloud can do what is asked for is checked when it takes the session."""
-    edge = edge_of(preset("cloud-draft"), opened=False)
-    edge.connect(0.0)
+    edge = connected(preset("cloud-draft"), opened=False)
     before = edge.committed.since(0)
     with pytest.raises(ProtocolError, match="Committed before Opened"):
         edge.receive(tokens_of(edge, 1), 0.1)
@@ -696,8 +632,7 @@ def test_no_text_comes_before_opened() -> None:
 
 
 def test_opened_comes_once_on_a_stream() -> None:
-    edge = edge_of(PRESETS["auto"], opened=False)
-    edge.connect(0.0)
+    edge = connected(PRESETS["auto"], opened=False)
     opened = Opened(*frame_of(edge), 8, frozenset({0}), "scripted")
     edge.receive(opened, 0.1)
     with pytest.raises(ProtocolError, match="a second time"):
@@ -752,7 +687,6 @@ def test_steps_that_few_tokens_were_fed_with_are_measured(kv_length: int, measur
     edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
     edge.adopt_prefix(kv_length)
     edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     edge.drafted(work, drafts_of(0), 20, 0.01, 0.0)
     assert (estimates_of(edge).draft.value is not None) is measured

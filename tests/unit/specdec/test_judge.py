@@ -1,7 +1,6 @@
 """The judge of chains, trees and early exits: what it finds, and what it never asks for."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from tandem.specdec.judge import Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Drafts, Frame
 from tandem.specdec.rounds.cloud import DraftTree
 from tandem.specdec.rounds.exits import EarlyJudge
-from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,
@@ -189,22 +187,6 @@ def early_judge(
     return EarlyJudge(Frame(1, 3, 4), (0, 1), judge)
 
 
-def test_an_early_verdict_names_its_exit_its_place_and_what_comes_there() -> None:
-    rule = RejectionRule(SeededRandom(1))
-    rows = np.stack([one_hot(token) for token in (1, 5, 3)])
-    early = early_judge(rule, [(token, one_hot(token)) for token in (1, 2)])
-    assert early.verdict(1, rows.__getitem__, lambda row: row / 10) == EarlyVerdict(
-        session=1,
-        base=3,
-        prefix_hash=4,
-        exit_index=1,
-        accepted=1,
-        rejected=True,
-        outcome=5,
-        confidence=0.1,
-    )
-
-
 @pytest.mark.parametrize(
     ("known", "accepted", "confidence"), [((1,), 2, 0.1), ((1, 2), 2, 0.0), ((5,), 0, 1.0)]
 )
@@ -220,10 +202,3 @@ def test_targets_that_were_known_before_take_no_row_of_an_exit(
     assert verdict is not None
     assert (verdict.accepted, verdict.rejected, verdict.outcome) == (accepted, True, 5)
     assert verdict.confidence == confidence
-
-
-def test_each_exit_has_its_own_temperature() -> None:
-    early = early_judge(RULE, [])
-    assert early.temperature(1) == 1.0
-    calibrated = replace(early, temperatures=(0.5, 2.0))
-    assert [calibrated.temperature(index) for index in (0, 1)] == [0.5, 2.0]

@@ -26,7 +26,7 @@ from tandem.specdec.logprobs import (
 )
 from tandem.specdec.messages import GenerationParams, Open, PromptLogprobs, TokenLogprob, Work
 from tests.virtual_time.cases import preset
-from tests.virtual_time.cloud_frames import MODELS, V, opened_cloud, opening
+from tests.virtual_time.cloud_frames import MODELS, V, opened_cloud, opening, work_of
 from tests.virtual_time.edge_frames import TIMES, OpenedEdge, frame_of, tokens_of
 from tests.virtual_time.lockstep import judgement_for, model_for, request_for
 
@@ -129,8 +129,7 @@ def test_another_stream_tells_all_of_them_again_unless_all_are_known() -> None:
 def test_the_first_pass_tells_them_before_what_it_commits(name: str) -> None:
     cloud = opened_cloud(preset(name), params=ASKED)
     prompt_ids = cloud.committed.since(0)
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert work.prompt_reader is not None
     assert work.token_ids[: len(prompt_ids)] == prompt_ids
     logits = np.zeros((len(work.token_ids), V), dtype=np.float32)

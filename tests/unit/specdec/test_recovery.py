@@ -24,7 +24,7 @@ from tandem.specdec.rounds.messages import (
     Recovered,
 )
 from tests.virtual_time.cases import preset
-from tests.virtual_time.edge_frames import edge_of, frame_of, sent, verdict_of
+from tests.virtual_time.edge_frames import connected, frame_of, sent, task_of, verdict_of
 
 TARGET = np.array([0.5, 0.3, 0.2], dtype=np.float32)
 DRAFT = np.array([0.1, 0.1, 0.8], dtype=np.float32)
@@ -39,10 +39,8 @@ FORESEEING = {
 
 def waiting(chosen: Preset, seed: int, probs: Array = DRAFT) -> EdgeMachine:
     """Two drafts are out, of which the first will be refused."""
-    edge = edge_of(chosen, seed=seed, max_tokens=90)
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
+    edge = connected(chosen, seed=seed, max_tokens=90)
+    task = task_of(edge)
     edge.drafted(task, [Drafted(REFUSED, probs)] * 2, task.position + 1, 0.0, 0.0)
     return edge
 

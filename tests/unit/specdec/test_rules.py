@@ -1,8 +1,5 @@
 """Rules as a preset composes them; their exactness is tested where they are defined, in core."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -29,16 +26,6 @@ TARGET = np.array([0.5, 0.3, 0.2, 0.0], dtype=np.float32)
 DRAFT = np.array([0.1, 0.1, 0.4, 0.4], dtype=np.float32)
 
 
-def test_a_choice_without_a_rule_is_no_rejection_sampling() -> None:
-    for choice in ("acceptance", "rejection_payload"):
-        changed: Any = {choice: "none of these"}
-        unknown = replace(PRESETS["dsd"], **changed)
-        with pytest.raises(AssertionError):
-            payload_rule(unknown, acceptance_rule(unknown, 5, RNG), RNG).payload(
-                TARGET, Proposal((2,), None, DRAFT), 7
-            )
-
-
 def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -47,11 +34,6 @@ def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
     monkeypatch.setattr(RejectionRule, "exact", False)
     assert PRESETS["dsd"].lossy
     assert not PRESETS["coupled"].lossy
-
-
-def test_candidates_are_drawn_with_replacement_where_the_preset_says_so() -> None:
-    chosen = replace(PRESETS["tslt"], with_replacement=True)
-    assert acceptance_rule(chosen, 5, RNG) == RejectionRule(RNG, with_replacement=True)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -119,13 +101,6 @@ def test_answers() -> None:
     assert (sparse.ids.tolist(), len(sparse.tail_ids)) == ([0], 3)
 
 
-def test_a_target_that_was_decided_still_has_its_distribution() -> None:
-    assert probs_of(TARGET) is TARGET
-    assert probs_of(DecidedTarget(1, TARGET)) is TARGET
-    with pytest.raises(AssertionError, match="whole distributions"):
-        probs_of(3)
-
-
 def test_what_replaces_rejected_candidates_depends_on_whether_they_may_repeat() -> None:
     """After token 3 is rejected, 0.3, 0.1 and 0.6 are left of the target. Where token 1 was drawn
     from the same distribution, 0.05 and 0.6 are; where 3 could not come again it was drawn from two
@@ -136,16 +111,6 @@ def test_what_replaces_rejected_candidates_depends_on_whether_they_may_repeat() 
     for with_replacement, tokens in ((True, {0, 2}), (False, {2})):
         rule = RejectionRule(RNG, with_replacement)
         assert {rule.recovered(target, rejected, position) for position in range(99)} == tokens
-
-
-def test_coupled_candidates_are_as_many_as_were_asked_for() -> None:
-    """The first is the draft of a chain."""
-    flat = np.full(8, 0.125, dtype=np.float32)
-    rule = GumbelCouplingRule(5)
-    for count in (1, 3, 8):
-        found = rule.candidates(flat, count, 7, 0)
-        assert len(set(found)) == len(found) == count
-        assert found[0] == rule.propose(flat, 7)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
@@ -188,12 +153,3 @@ def test_a_decided_target_keeps_its_distribution_where_more_is_asked_of_it() -> 
         else:
             assert prepared == token_id
     assert acceptance_rule(PRESETS["coupled"], 5, RNG).prepare(TARGET, 7) == token_id
-
-
-def test_a_head_alone_is_as_long_as_the_preset_says() -> None:
-    for top in (1, 2):
-        chosen = preset("picospec-top-k", payload_top=top)
-        rule = payload_rule(chosen, acceptance_rule(chosen, 5, RNG), RNG)
-        found = rule.payload(TARGET, Proposal((2,), 0.4), 7)
-        assert isinstance(found, SparsePayload)
-        assert (found.ids.tolist(), len(found.tail_ids)) == ([*range(top)], 0)
