@@ -151,16 +151,6 @@ async def test_an_answer_is_continued_where_it_was_cut(client: AsyncOpenAI) -> N
         assert (begin + rest).startswith(whole[: len(begin) + 10])
 
 
-async def test_arguments_are_parsed_as_the_class_of_the_tool(client: AsyncOpenAI) -> None:
-    answer = await client.chat.completions.parse(
-        **asking(parallel_tool_calls=False),
-        tools=[openai.pydantic_function_tool(Step)],
-        tool_choice="required",
-    )
-    (call,) = answer.choices[0].message.tool_calls or []
-    assert isinstance(call.function.parsed_arguments, Step)
-
-
 async def test_calls_are_streamed_in_parts(client: AsyncOpenAI) -> None:
     body = asking(tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     whole = (await client.chat.completions.create(**body)).choices[0].message.tool_calls or []
@@ -175,25 +165,6 @@ async def test_calls_are_streamed_in_parts(client: AsyncOpenAI) -> None:
         *(whole[0].function.name, whole[0].function.arguments)
     ]
     assert "".join(part.arguments_delta for part in parts) == call.function.arguments
-
-
-async def test_a_structured_answer_is_streamed(client: AsyncOpenAI) -> None:
-    async with client.chat.completions.stream(**asking(), response_format=Plan) as stream:
-        async for event in stream:
-            if event.type == "content.delta":
-                assert isinstance(event.snapshot, str)
-        final = await stream.get_final_completion()
-    assert isinstance(final.choices[0].message.parsed, Plan)
-
-
-async def test_a_model_that_may_call_answers_with_text_or_with_calls(client: AsyncOpenAI) -> None:
-    for seed in range(2):
-        answer = await client.chat.completions.create(
-            **asking(tools=TOOLS, max_tokens=48) | {"seed": seed}
-        )
-        message = answer.choices[0].message
-        assert "<tool_call>" not in (message.content or "")
-        assert message.content or message.tool_calls
 
 
 async def test_vllms_words_mean_the_same(client: AsyncOpenAI) -> None:

@@ -149,16 +149,14 @@ def test_residual_rejects_distributions_of_different_vocabularies() -> None:
 
 @pytest.mark.parametrize("token", [-1, V])
 def test_accepts_rejects_tokens_outside_the_vocabulary(token: int) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^token: "):
         accepts(np.full(V, 0.25), token, 0.5, SeededRandom(0), 0)
-    assert caught.value.field == "token"
 
 
 @pytest.mark.parametrize("draft_prob", [float("nan"), -0.1, 1.5])
 def test_accepts_rejects_what_is_no_probability(draft_prob: float) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^draft_prob: "):
         accepts(np.full(V, 0.25), 0, draft_prob, SeededRandom(0), 0)
-    assert caught.value.field == "draft_prob"
 
 
 def test_a_draft_probability_of_zero_divides_nothing() -> None:

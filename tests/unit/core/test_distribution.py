@@ -85,12 +85,10 @@ def test_logits_that_are_no_numbers_are_refused(
     logits[2] = value
     sampling = SamplingParams(temperature)
     for bad in (logits, np.full(size, -np.inf, dtype=np.float32)):
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=r"^logits: "):
             LogitsDistribution(bad, sampling).coupled_token(1, 2)
-        assert caught.value.field == "logits"
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^top_k: "):
         LogitsDistribution(np.zeros(4), SamplingParams(top_k=5)).coupled_token(1, 2)
-    assert caught.value.field == "top_k"
 
 
 @pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 65_536, 65_537, 140_000])

@@ -140,9 +140,8 @@ def test_bad_sampling_is_rejected_by_name(field: str, sampling: SamplingParams) 
         lambda: sampling.validate(4),
         lambda: probs_from_logits(np.zeros(4, np.float32), sampling),
     ):
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=rf"^{field}: "):
             attempt()
-        assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -164,9 +163,8 @@ def test_bad_sampling_is_rejected_by_name(field: str, sampling: SamplingParams) 
 def test_logits_without_a_distribution_are_rejected(
     logits: list[float], sampling: SamplingParams
 ) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^logits: "):
         probs_from_logits(np.array(logits), sampling)
-    assert caught.value.field == "logits"
 
 
 def test_distributions_of_many_rows_are_the_distributions_of_each_row() -> None:
@@ -223,9 +221,8 @@ def test_truncating_the_draft_costs_at_most_its_mass_of_acceptance(
     ],
 )
 def test_check_distribution_rejects_what_is_no_distribution(probs: list[float]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^draft_probs: "):
         check_probs(np.array(probs), 3, "draft_probs")
-    assert caught.value.field == "draft_probs"
 
 
 def test_check_distribution_tolerates_rounding() -> None:
@@ -360,6 +357,5 @@ def test_the_last_setting_that_is_taken_and_the_first_that_is_not(
     if not field:
         sampling.validate(5)
         return
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         sampling.validate(5)
-    assert refused.value.field == field

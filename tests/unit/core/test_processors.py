@@ -114,9 +114,8 @@ def test_rows_of_a_pass_follow_the_answer_wherever_the_pass_begins(length: int) 
     ],
 )
 def test_what_is_out_of_range_is_named(field: str, asked: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         Processors(**asked).validate(6)
-    assert refused.value.field == field
 
 
 def test_the_widest_values_are_taken() -> None:
@@ -165,9 +164,8 @@ def test_typical_p_keeps_the_tokens_whose_surprise_is_nearest_to_the_entropy() -
     ],
 )
 def test_cuts_out_of_range_are_named(field: str, sampling: SamplingParams) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         sampling.validate(6)
-    assert refused.value.field == field
 
 
 def test_a_mask_keeps_what_is_allowed_bit_for_bit() -> None:
@@ -344,9 +342,8 @@ def test_the_last_that_is_taken_and_the_first_that_is_not(
     if not field:
         Processors(**asked).validate(2048)
         return
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         Processors(**asked).validate(2048)
-    assert refused.value.field == field
 
 
 def test_a_penalty_of_zero_or_one_and_no_bias_are_no_processors() -> None:

@@ -119,9 +119,8 @@ def test_pick_survives_an_aim_rounded_to_the_ends(
     "weights", [[], [0.0, 0.0], [nan, 1.0], [1.0, nan], [np.inf, 1.0], [2.0, -1.0]]
 )
 def test_pick_rejects_what_is_no_measure(weights: list[float]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^weights: "):
         SeededRandom(0).categorical(np.array(weights), 0, Purpose.DRAFT)
-    assert caught.value.field == "weights"
 
 
 @pytest.mark.parametrize(("numerator", "denominator"), [(1, 4), (0.3, 0.4), (2, 3)])

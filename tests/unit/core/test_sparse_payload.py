@@ -153,9 +153,8 @@ def test_float_answers_of_the_cloud_are_valid() -> None:
 def test_full_distribution_without_a_tail_is_rejected() -> None:
     probs = np.array([0.5, 0.5, 0.0, 0.0])
     answer = answer_with(ids=np.array([0, 1]), probs=np.array([0.4, 0.4]), tail_mass=0.2)
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^target_probs: "):
         finish_with_full_distribution(answer, probs, probs, TailExhausted(1), SeededRandom(0), 0)
-    assert caught.value.field == "target_probs"
 
 
 def answer_with(**changes: Any) -> SparsePayload:
@@ -206,9 +205,8 @@ NAN = float("nan")
     ],
 )
 def test_validate_names_the_field(field: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         answer_with(**changes).validate(V)
-    assert caught.value.field == field
 
 
 def test_validate_accepts_an_honest_answer() -> None:

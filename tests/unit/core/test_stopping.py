@@ -120,9 +120,8 @@ def test_without_stop_strings_text_passes_at_once() -> None:
 
 
 def test_an_empty_stop_string_is_rejected() -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^stop: "):
         StopStrings(("a", ""))
-    assert caught.value.field == "stop"
 
 
 def test_finish_reasons_are_the_words_of_the_interface() -> None:

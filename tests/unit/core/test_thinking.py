@@ -127,9 +127,8 @@ def test_a_forced_end_is_certain_whatever_the_model_says() -> None:
     ],
 )
 def test_what_cannot_be_is_named(processors: Processors, field: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         processors.validate(VOCABULARY)
-    assert refused.value.field == field
 
 
 def test_without_thinking_a_grammar_is_its_own_mask() -> None:

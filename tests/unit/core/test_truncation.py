@@ -53,9 +53,8 @@ def test_what_stays(truncation: Truncation, kept: list[int]) -> None:
     ],
 )
 def test_what_is_out_of_range_is_named(truncation: Truncation, field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         truncation.validate(4)
-    assert caught.value.field == field
 
 
 def acceptance(target: Array, draft: Array) -> Fraction:

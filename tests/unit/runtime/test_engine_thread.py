@@ -327,19 +327,6 @@ async def test_a_callback_that_fails_ends_no_thread(watched: Watched) -> None:
         thread.stop()
 
 
-async def test_every_job_of_a_broken_engine_fails_and_the_thread_lives(
-    watched: Watched, thread: EngineThread
-) -> None:
-    async with thread.session(8) as one, thread.session(8) as other:
-        watched.fails = lambda batch: RuntimeError("broken")
-        handles = [thread.submit(Steps(session)) for session in (one, other)]
-        for handle in handles:
-            with pytest.raises(RuntimeError, match="broken"):
-                await handle.future
-        watched.fails = lambda batch: None
-        assert (await thread.submit(Steps(one)).future).value
-
-
 async def test_a_job_that_chokes_on_its_rows_fails_alone(
     watched: Watched, thread: EngineThread
 ) -> None:
@@ -349,18 +336,6 @@ async def test_a_job_that_chokes_on_its_rows_fails_alone(
             healthy = thread.submit(Steps(other, 3))
         with pytest.raises(ValueError, match="own fault"):
             await choking.future
-        assert len((await healthy.future).value) == 3
-
-
-async def test_a_request_the_engine_rejects_fails_its_job_alone(
-    watched: Watched, thread: EngineThread
-) -> None:
-    async with thread.session(1) as small, thread.session(8) as other:
-        async with held(watched, thread):
-            refused = thread.submit(Steps(small, 2))
-            healthy = thread.submit(Steps(other, 3))
-        with pytest.raises(InvalidArgument, match="capacity"):
-            await refused.future
         assert len((await healthy.future).value) == 3
 
 
@@ -424,15 +399,6 @@ def test_a_call_whose_loop_is_closed_harms_no_other(watched: Watched, thread: En
     assert asyncio.run(ask()) == 5
 
 
-async def test_a_call_s_error_is_its_caller_s(watched: Watched, thread: EngineThread) -> None:
-    def fail() -> None:
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        await thread.call(fail)
-    assert await thread.call(lambda: 5) == 5
-
-
 @pytest.mark.parametrize("moment", ["opening", "using"])
 async def test_a_cancelled_session_is_freed(
     moment: str, watched: Watched, thread: EngineThread
@@ -472,15 +438,6 @@ async def test_a_session_closes_after_the_job_that_was_using_it(
     assert watched.engine.sessions_open == 0
 
 
-async def test_a_session_that_cannot_be_opened_leaves_nothing(
-    watched: Watched, thread: EngineThread
-) -> None:
-    with pytest.raises(InvalidArgument, match="capacity"):
-        async with thread.session(65):
-            pytest.fail("it was opened")
-    assert watched.engine.sessions_open == 0
-
-
 async def test_stopping_fails_what_is_under_way_and_rejects_more(
     watched: Watched, thread: EngineThread
 ) -> None:
@@ -501,15 +458,6 @@ async def test_stopping_fails_what_is_under_way_and_rejects_more(
         with pytest.raises(Unavailable):
             refused()
     thread.stop()
-
-
-async def test_what_waits_is_counted(watched: Watched, thread: EngineThread) -> None:
-    async with thread.session(8) as session:
-        async with held(watched, thread):
-            handle = thread.submit(Steps(session))
-            assert thread.waiting == 1
-        await handle.future
-        assert thread.waiting == 0
 
 
 class Broken(Watched):

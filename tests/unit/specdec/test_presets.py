@@ -124,9 +124,8 @@ def test_presets_cannot_be_changed_in_place() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         preset.validate()
-    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -153,9 +152,8 @@ def test_what_fits(preset: Preset) -> None:
 @pytest.mark.parametrize("length", [0, -1, 65])
 def test_draft_lengths_out_of_range(length: int) -> None:
     for preset in PRESETS.values():
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=r"^draft_length: "):
             preset.with_draft_length(length)
-        assert caught.value.field == "draft_length"
 
 
 def test_a_draft_length_keeps_the_number_of_chunks() -> None:
@@ -194,11 +192,10 @@ def test_where_other_choices_leave_no_room_for_drafts_of_the_cloud_auto_asks_for
     settings = changed.verify_settings
     assert (settings.cloud_drafts, settings.cloud_draft_length) == (CloudDrafts.NONE, 0)
     assert not changed.may_draft_in_cloud
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^cloud_drafts: "):
         replace(
             changed.verify_settings, cloud_drafts=CloudDrafts.ANY, cloud_draft_length=4
         ).validate()
-    assert caught.value.field == "cloud_drafts"
 
 
 def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
@@ -251,9 +248,8 @@ def test_nobody_is_first_under_rejection_sampling(name: str) -> None:
         ({"decode_when_idle": True, "bonus": False}, Control.FIXED, "decode_when_idle"),
     ]
     for schedule, control, field in racing:
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=rf"^{field}: "):
             changed(name, schedule, control=control).validate()
-        assert caught.value.field == field
         changed("coupled", schedule, control=control).validate()
         if field == "bonus":
             changed(name, {**schedule, "bonus": False}, control=control).validate()
@@ -352,9 +348,8 @@ def test_a_tree_has_64_nodes_at_most(expansion: tuple[int, ...], fits: bool) -> 
         assert grown.expansion == expansion
         assert grown.schedule == Schedule(len(expansion), len(expansion))
         return
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^expansion: "):
         PRESETS["mc-dsd"].with_expansion(expansion)
-    assert caught.value.field == "expansion"
 
 
 def test_a_tree_takes_the_place_of_a_schedule_that_is_chosen_at_run_time() -> None:

@@ -155,9 +155,8 @@ def test_all_of_the_prompt_is_read_whatever_is_kept_of_it() -> None:
 
 @pytest.mark.parametrize("wrong", [{"logprobs": False, "top_logprobs": 0}, {"images": (b"png",)}])
 def test_they_go_with_those_of_the_answer_and_with_text_alone(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=r"^prompt_logprobs: "):
         check_logprob_params(replace(ASKED, **wrong))
-    assert refused.value.field == "prompt_logprobs"
     check_logprob_params(ASKED)
 
 

@@ -175,9 +175,8 @@ BAD_ANSWERS = [
 
 @pytest.mark.parametrize(("frame", "field"), BAD_ANSWERS, ids=[field for _, field in BAD_ANSWERS])
 def test_an_answer_no_honest_cloud_sends_is_named(frame: pb.VerifyResponse, field: str) -> None:
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).decode(frame)
-    assert refusal.value.field == field
 
 
 REQUESTS = [
@@ -285,9 +284,8 @@ def test_a_bad_request_is_named(
 ) -> None:
     message = request_to_proto(GenerationRequest("a"))
     change(message)
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         request_from_proto(message)
-    assert refusal.value.field == field
 
 
 @pytest.mark.parametrize(
