@@ -107,22 +107,6 @@ async def test_a_loop_with_two_tools(client: AsyncOpenAI, preset: str) -> None:
     assert last.choices[0].message.tool_calls is None
 
 
-NAMED: Any = {"type": "function", "function": {"name": "add"}}
-
-
-@pytest.mark.parametrize(("choice", "reason"), [(NAMED, "stop"), ("required", "tool_calls")])
-async def test_a_forced_call_ends_the_answer(client: AsyncOpenAI, choice: Any, reason: str) -> None:
-    """Whatever the model would go on with, and without being told that one call is enough."""
-    for seed in range(2):
-        answer = await client.chat.completions.create(
-            **asking(tools=TOOLS) | {"seed": seed}, tool_choice=choice
-        )
-        (call,) = answer.choices[0].message.tool_calls or []
-        assert answer.choices[0].finish_reason == reason
-        assert call.type == "function"
-        jsonschema_rs.validate(FUNCTIONS[call.function.name], json.loads(call.function.arguments))
-
-
 async def test_a_named_tool_is_parsed_as_its_class(client: AsyncOpenAI) -> None:
     """What Instructor asks for in its mode TOOLS, and `parse` reads."""
     answer = await client.chat.completions.parse(
@@ -165,47 +149,3 @@ async def test_calls_are_streamed_in_parts(client: AsyncOpenAI) -> None:
         *(whole[0].function.name, whole[0].function.arguments)
     ]
     assert "".join(part.arguments_delta for part in parts) == call.function.arguments
-
-
-async def test_vllms_words_mean_the_same(client: AsyncOpenAI) -> None:
-    texts = []
-    for extra in (
-        {"guided_choice": ["yes", "no"]},
-        {"structured_outputs": {"regex": "yes|no"}},
-        {"guided_grammar": 'start: "yes" | "no"'},
-    ):
-        answer = await client.chat.completions.create(**asking(), extra_body=extra)
-        texts.append(answer.choices[0].message.content)
-    assert texts[0] in ("yes", "no")
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(
-            **asking(), extra_body={"guided_json": {"type": "shape"}}
-        )
-    assert refused.value.param == "guided_json"
-    bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "shape"}}}]
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(**asking(tools=bad))
-    assert refused.value.param == "tools"
-
-
-async def test_a_tool_with_an_unusual_schema_takes_no_other_with_it(client: AsyncOpenAI) -> None:
-    """As pydantic writes a set and a path, and zod an address; `strict` asks for all of it."""
-    unusual = {
-        "type": "object",
-        "properties": {
-            "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
-            "file": {"type": "string", "format": "path", "maxLength": 8},
-            "mail": {"type": "string", "pattern": r"^(?!\.)[a-z]+@x\.org$", "maxLength": 12},
-        },
-        "required": [],
-        "additionalProperties": False,
-    }
-    function: dict[str, Any] = {"name": "file", "parameters": unusual}
-    tools: Any = [*TOOLS, {"type": "function", "function": function}]
-    answer = await client.chat.completions.create(**asking(tools=tools), tool_choice=NAMED)
-    assert answer.choices[0].message.tool_calls
-    function["strict"] = True
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(**asking(tools=tools))
-    assert refused.value.param == "tools"
-    assert "tools: the schema of 'file': not supported in a JSON schema" in refused.value.message

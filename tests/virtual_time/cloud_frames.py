@@ -8,6 +8,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import (
     CloudMessage,
     Committed,
@@ -92,6 +93,29 @@ def committed_of(messages: list[CloudMessage]) -> Committed:
     (answer,) = messages
     assert isinstance(answer, Committed)
     return answer
+
+
+def draft_task_of(cloud: CloudMachine) -> DraftTask:
+    """What its draft model is to make next."""
+    task = cloud.draft_task()
+    assert task is not None
+    assert cloud.draft_task() is task, "the same until it is done"
+    return task
+
+
+def draft_in_cloud(cloud: CloudMachine, *token_ids: int) -> None:
+    """Its draft model brings these."""
+    task = draft_task_of(cloud)
+    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
+    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
+
+
+def prefilled(cloud: CloudMachine) -> CloudMachine:
+    """Its draft model has computed the prompt."""
+    task = draft_task_of(cloud)
+    assert (task.count, task.keep, task.token_ids) == (0, 0, cloud.committed.since(0)[:-1])
+    cloud.drafted(task, [], len(cloud.committed) - 1)
+    return cloud
 
 
 def draft_after(

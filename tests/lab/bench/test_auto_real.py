@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from lab.bench.harness.models import Models
-from lab.bench.harness.report import Report
-from lab.bench.speculation import auto, auto_real
 from lab.bench.speculation.auto_real import (
     PRESETS,
     Load,
@@ -21,7 +16,6 @@ from lab.bench.speculation.auto_real import (
     notes,
     presets_of,
 )
-from lab.machine import this_machine
 from tandem.generation.client import Generated
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -40,10 +34,6 @@ def answer(
 def round_of(**seconds: float) -> Round:
     """The answers of one round, of which those not named take 2 s."""
     return {name: answer(took_s) for name, took_s in (AS_FAST | seconds).items()}
-
-
-def a_report(*, quick: bool = True) -> Report:
-    return Report("auto", 1, quick, this_machine(), "")
 
 
 def test_ratios_are_of_answers_to_the_same_question() -> None:
@@ -104,56 +94,8 @@ def test_texts_may_differ_where_the_target_says_that_its_bits_do() -> None:
     assert not goals([row, exact])[-1].met
 
 
-Asked = list[tuple[str, int]]
-
-
-@pytest.fixture
-def real_models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that `make real-pair` fills; here both models' folders are empty."""
-    root = tmp_path_factory.mktemp("root")
-    folder = root / "models" / "real"
-    for name in ("smollm2", "smollm2-draft"):
-        (folder / name).mkdir(parents=True)
-    monkeypatch.setattr(auto_real, "ROOT", root)
-    return folder
-
-
-@pytest.fixture
-def asked(real_models: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Cells, with their rounds, for which a suite would have been started."""
-    started: Asked = []
-
-    def rounds_of(cell: RealCell, models: Models, rounds: int, seed: int) -> list[Round]:
-        started.append((str(cell), rounds))
-        return rounds * [round_of()]
-
-    monkeypatch.setattr(auto_real, "measured_rounds", rounds_of)
-    monkeypatch.setattr(auto_real, "write_gguf", lambda source, path, kind: path)
-    monkeypatch.setattr(
-        auto_real, "LARGE_PAIR", [SimpleNamespace(name=f"{n}.gguf") for n in (1, 2)]
-    )
-    return started
-
-
 def test_the_large_pair_is_held_against_the_cloud_alone() -> None:
     cell = RealCell("large", 0.0, 48, 0.0, Load.QUIET)
     assert presets_of(cell) == ("ar", "auto")
     row = cell_row(cell, [{"ar": answer(2.0), "auto": answer(2.1)}])
     assert (row["best"], row["auto_over_ar"], row["auto_over_cloud"]) == ("ar", 1.05, 1.05)
-
-
-def test_a_run_goes_on_after_the_cells_that_were_kept(asked: Asked, tmp_path: Path) -> None:
-    kept = tmp_path / "rows.jsonl"
-    auto.run(a_report(), Models(), real=True, only=("smollm2:40ms:48:t0:*",), kept=kept)
-    assert asked == [(f"smollm2:40ms:48:t0:{load}", 3) for load in Load]
-    asked.clear()
-    report = a_report()
-    auto.run(report, Models(), real=True, only=("*:40ms:48:t0:quiet",), kept=kept)
-    assert asked == [("demo-gguf:40ms:48:t0:quiet", 3)]
-    assert [row["cell"] for row in report.rows] == [
-        "smollm2:40ms:48:t0:quiet",
-        "demo-gguf:40ms:48:t0:quiet",
-    ]
-    asked.clear()
-    auto.run(a_report(), Models(), real=True, only=(str(CELL),), kept=kept, rounds=2)
-    assert asked == [(str(CELL), 2)], "another number of rounds is another figure"

@@ -14,13 +14,15 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
-from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Committed, Work
+from tandem.specdec.events import NO_PROBS, Drafted
+from tandem.specdec.messages import Work
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import (
     MODELS,
     committed_of,
     draft_after,
+    draft_in_cloud,
+    draft_task_of,
     opening,
     own_tokens,
     pass_of,
@@ -69,24 +71,6 @@ class Verifier:
         return cloud
 
 
-def task_of(cloud: CloudMachine) -> DraftTask:
-    task = cloud.draft_task()
-    assert task is not None
-    return task
-
-
-def draft(cloud: CloudMachine, *token_ids: int) -> None:
-    """Its draft model brings these."""
-    task = task_of(cloud)
-    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
-    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
-
-
-def tokens_of(messages: list[CloudMessage]) -> Committed:
-    tokens = committed_of(messages)
-    return tokens
-
-
 @pytest.mark.parametrize(
     ("has_model", "says"), [(True, CloudDrafts.MODEL), (False, CloudDrafts.LOOKUP)]
 )
@@ -96,9 +80,9 @@ def test_it_says_what_it_has_when_the_session_opens(has_model: bool, says: Cloud
 
 def test_with_a_draft_model_it_drafts_as_many_as_pay() -> None:
     cloud = Verifier().begun()
-    assert task_of(cloud).count == 4
-    draft(cloud, *RIGHT[1:5])
-    tokens = tokens_of(pass_of(cloud))
+    assert draft_task_of(cloud).count == 4
+    draft_in_cloud(cloud, *RIGHT[1:5])
+    tokens = committed_of(pass_of(cloud))
     assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:6], 4)
 
 
@@ -154,7 +138,7 @@ def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
 
 def test_drafts_of_an_edge_go_before_those_that_are_being_made() -> None:
     cloud = Verifier().begun()
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
     verdict = committed_of(pass_of(cloud))
@@ -168,4 +152,4 @@ def test_what_a_pass_waits_for_is_drafted() -> None:
     cloud = verifier.begun()
     assert cloud.work() is None
     verifier.model.knows(step_s=1.0, reading_row_s=0.0)
-    assert task_of(cloud) is task_of(cloud)
+    assert draft_task_of(cloud) is draft_task_of(cloud)
