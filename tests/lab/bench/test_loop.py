@@ -8,13 +8,9 @@ from lab.bench.harness.models import Models
 from lab.bench.harness.report import Report
 from lab.bench.speculation.loop import (
     MEASURED,
-    Script,
-    ScriptedAnswer,
     run,
 )
 from lab.machine import this_machine
-
-SCRIPT = Script(seed=3)
 
 
 def test_every_preset_and_the_prefix_hash_are_measured() -> None:
@@ -30,25 +26,3 @@ def test_every_preset_and_the_prefix_hash_are_measured() -> None:
     assert frames["ar"] == 0 < frames["coupled"] < 0.5
     assert hashed["prefix_hash_ms"] > 0
     assert len(report.goals) == 2
-
-
-@pytest.mark.parametrize("preset", MEASURED)
-def test_an_answer_is_the_script_and_its_calls_repeat_it(preset: str) -> None:
-    answer = ScriptedAnswer(SCRIPT, preset, tokens=40)
-    answer.run()
-    text = answer.edge.machine.committed.since(0)
-    assert text == tuple(map(SCRIPT.token, range(len(text))))
-    assert len(text) == answer.edge.machine.committed.start + 40
-    made = []
-    for recording in (answer.edge, answer.cloud):
-        make = recording.make
-
-        def kept(make=make):  # type: ignore[no-untyped-def]
-            made.append(make())
-            return made[-1]
-
-        recording.make = kept
-        recording.repeat()
-    assert made[0].committed.since(0) == text
-    assert made[1].committed.since(0) == text[: len(made[1].committed)]
-    assert made[1].target_passes == answer.cloud.machine.target_passes

@@ -16,7 +16,6 @@ from transformers import (
 )
 
 from lab.training.distilling.export import join, store
-from lab.training.distilling.making import DraftMaker, Settings
 from lab.training.distilling.prompts import ANSWERED, TASKS, all_prompts, mixed, texts_to_read
 from lab.training.distilling.pruning import PrunedLlama
 from lab.training.distilling.recordings import (
@@ -181,49 +180,6 @@ def test_all_stages(
     assert "| talk |" in card
     assert first == (tmp_path / "draft/draft.safetensors").stat().st_mtime_ns
     assert load_engine(tmp_path / "target-draft", drafts=True).vocabulary_size == VOCABULARY
-
-
-def test_answers_without_stored_states_are_read_again(
-    texts: Path, target: Any, tmp_path: Path
-) -> None:
-    folder = write_tokenizer(tmp_path / "target")
-    target.save_pretrained(folder)
-
-    def maker(states_on_disk: bool, cache: str) -> DraftMaker:
-        settings = Settings(
-            target=folder,
-            cache=tmp_path / cache,
-            stored=tmp_path / cache / "stored",
-            out=tmp_path / "out",
-            device=torch.device("cpu"),
-            prompts=lambda: all_prompts(texts, 1),
-            answer_tokens=6,
-            answers=12,
-            rows=8,
-            states_on_disk=states_on_disk,
-        )
-        return DraftMaker(settings)
-
-    first = maker(states_on_disk=False, cache="memory")
-    first.sample_answers()
-    kept = first.recording()
-    again = maker(states_on_disk=False, cache="memory").recording()
-    stored = maker(states_on_disk=True, cache="disk")
-    stored.sample_answers()
-    order = {number: row for row, number in enumerate(again.numbers.tolist())}
-    assert len(order) == len(kept) == len(stored.recording())
-    for row, number in enumerate(kept.numbers.tolist()):
-        assert torch.equal(kept.answer(row), again.answer(order[number]))
-        assert kept.temperatures[row] == again.temperatures[order[number]]
-        for one, index in ((kept, row), (again, order[number])):
-            span = slice(int(one.starts[index]), int(one.starts[index + 1]))
-            assert (one.records[span] == UNRECORDED).sum() in (1, 2)
-        lines = [
-            one.hidden[records[records != UNRECORDED]].float()
-            for one, index in ((kept, row), (again, order[number]))
-            for records in [one.records[int(one.starts[index]) : int(one.starts[index + 1])]]
-        ]
-        assert (lines[0] - lines[1]).norm() < 0.05 * lines[0].norm()  # both in bfloat16
 
 
 def test_missing_texts_are_a_one_line_error(

@@ -197,25 +197,6 @@ async def test_the_pass_of_a_job_alone_begins_before_its_loop_goes_on(
         thread.let_begin()  # nothing was submitted: nothing is waited for
 
 
-async def test_a_loop_waits_for_no_pass_that_waits_itself(
-    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For jobs of others, or for the end of the pass under way."""
-    monkeypatch.setattr(engine_thread, "BEGIN_S", 10 * DEADLINE_S)
-    async with thread.session(8) as one, thread.session(8) as other:
-        await thread.submit(Steps(one)).future
-        async with held(watched, thread):
-            handles = [thread.submit(Steps(session)) for session in (one, other)]
-            thread.let_begin()
-        for handle in handles:
-            await handle.future
-        monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
-        assert watched.batches[-1] == 2
-        first = thread.submit(Steps(one))
-        thread.let_begin()
-        await first.future
-
-
 async def test_low_priority_jobs_take_their_rows_after_the_others(
     watched: Watched, thread: EngineThread
 ) -> None:
