@@ -118,17 +118,6 @@ def test_what_is_out_of_range_is_named(field: str, asked: dict[str, Any]) -> Non
         Processors(**asked).validate(6)
 
 
-def test_the_widest_values_are_taken() -> None:
-    Processors(
-        logit_bias=((0, -100.0), (5, 100.0)),
-        presence_penalty=-2.0,
-        frequency_penalty=2.0,
-        repetition_penalty=10.0,
-        banned_token_ids=(0, 1),
-        allowed_token_ids=(5, 0),
-    ).validate(6)
-
-
 def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
     logits = np.log(np.array([0.5, 0.25, 0.125, 0.125], dtype=np.float32))
     kept = probs_from_logits(logits, SamplingParams(min_p=0.5))
@@ -282,13 +271,6 @@ def test_dead_ends_are_seen_whatever_forbids() -> None:
     assert draft.prompt_length == 2
 
 
-def test_without_a_prompt_or_an_answer_there_is_nothing_to_repeat() -> None:
-    asked = Processors(repetition_penalty=2.0, presence_penalty=1.0)
-    processor = LogitsProcessor(asked, ())
-    assert processor.processed(LOGITS, ()).tolist() == LOGITS.tolist()
-    assert processor.processed(LOGITS, (2,)).tolist() == [1.0, -2.0, -0.75, 3.0, -1.0, 0.0]
-
-
 def test_biases_are_added_in_single_precision() -> None:
     """Both ends compute with the wire's numbers: 0.1 is 13421773 / 2^27 there."""
     tiny = np.array([0.3, 1e-9, -0.1, 7.7], dtype=np.float32)
@@ -303,69 +285,6 @@ def test_a_grammar_has_65536_characters_at_most_and_must_be_let_end() -> None:
     for grammar, ignore_eos in (("a" * 65_537, False), ("a", True)):
         with pytest.raises(InvalidArgument, match="grammar"):
             Processors(grammar=Grammar(GrammarKind.REGEX, grammar)).validate(6, ignore_eos)
-
-
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [
-        ({"logit_bias": tuple((token, 0.0) for token in range(1024))}, ""),
-        ({"logit_bias": tuple((token, 0.0) for token in range(1025))}, "logit_bias"),
-        ({"logit_bias": ((1, 100.01),)}, "logit_bias"),
-        ({"logit_bias": ((1, -100.01),)}, "logit_bias"),
-        ({"logit_bias": ((1, inf),)}, "logit_bias"),
-        ({"presence_penalty": 2.0}, ""),
-        ({"presence_penalty": 2.01}, "presence_penalty"),
-        ({"presence_penalty": -2.01}, "presence_penalty"),
-        ({"frequency_penalty": -2.0}, ""),
-        ({"frequency_penalty": 2.01}, "frequency_penalty"),
-        ({"repetition_penalty": 0.01}, ""),
-        ({"repetition_penalty": 10.01}, "repetition_penalty"),
-        ({"repetition_penalty": -0.01}, "repetition_penalty"),
-        ({"repetition_penalty": nan}, "repetition_penalty"),
-        ({"banned_token_ids": (0,) * 2**16}, ""),
-        ({"banned_token_ids": (0,) * (2**16 + 1)}, "banned_token_ids"),
-        ({"end_token_ids": (0,) * 2**16}, ""),
-        ({"end_token_ids": (0,) * (2**16 + 1)}, "end_token_ids"),
-        ({"end_token_ids": (2048,)}, "end_token_ids"),
-        ({"allowed_token_ids": (2047,)}, ""),
-        ({"allowed_token_ids": (2048,)}, "allowed_token_ids"),
-        ({"banned_token_ids": tuple(range(2047))}, ""),
-        ({"min_tokens": 2**32 - 1}, ""),
-        ({"min_tokens": 2**32}, "min_tokens"),
-        ({"min_tokens": -1}, "min_tokens"),
-    ],
-)
-def test_the_last_that_is_taken_and_the_first_that_is_not(
-    asked: dict[str, Any], field: str
-) -> None:
-    """Of a vocabulary of 2,048."""
-    if not field:
-        Processors(**asked).validate(2048)
-        return
-    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
-        Processors(**asked).validate(2048)
-
-
-def test_a_penalty_of_zero_or_one_and_no_bias_are_no_processors() -> None:
-    assert not Processors().active
-    assert not Processors(presence_penalty=0.0, repetition_penalty=1.0).active
-    for asked in (
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": 0.5},
-        {"repetition_penalty": 1.5},
-        {"min_tokens": 1},
-        {"end_token_ids": (3,)},
-    ):
-        changes: dict[str, Any] = asked
-        assert Processors(**changes).active
-
-
-@pytest.mark.parametrize(
-    ("length", "field"), [(0, "min_tokens"), (1, "min_tokens"), (2, "banned_token_ids")]
-)
-def test_a_minimum_is_to_blame_until_it_is_reached(length: int, field: str) -> None:
-    asked = Processors(min_tokens=2, banned_token_ids=(1,))
-    assert no_token_left(asked, length).field == field
 
 
 def test_what_a_mask_lets_follow_the_rows_of_a_pass() -> None:

@@ -195,16 +195,6 @@ def test_exact_chance_notices_a_number_used_twice() -> None:
         rng.bernoulli(1, 2, 0, Purpose.COIN)
 
 
-def test_a_bernoulli_decision_is_by_its_own_number_which_is_below_the_ratio() -> None:
-    rng = SeededRandom(11)
-    number = rng.uniform(5, Purpose.ACCEPT, 3)
-    assert rng.bernoulli(np.nextafter(number, 1), 1.0, 5, Purpose.ACCEPT, 3)
-    assert not rng.bernoulli(number, 1.0, 5, Purpose.ACCEPT, 3)
-    first = rng.uniform(5, Purpose.ACCEPT)
-    assert rng.bernoulli(np.nextafter(first, 1), 1.0, 5, Purpose.ACCEPT)
-    assert not rng.bernoulli(first, 1.0, 5, Purpose.ACCEPT)
-
-
 def test_coupled_picks_are_those_of_the_noise() -> None:
     weights = np.array([0.2, 0.5, 0.3], dtype=np.float32)
     for position in range(20):

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import (
@@ -66,21 +64,6 @@ def test_a_long_prompt_is_hashed_in_no_time_that_others_notice() -> None:
     assert min(took_s) < 0.02, "one by one they took 170 ms"
 
 
-def test_near_misses_differ() -> None:
-    prefixes: list[list[int]] = [
-        [], [0], [0, 0], [1], [0, 1], [1, 0], [65_536], [256], [131_072], [2**31], [1, 0, 0]
-    ]  # fmt: skip
-    hashes = {extend_prefix(EMPTY_PREFIX, prefix) for prefix in prefixes}
-    assert len(hashes) == len(prefixes)
-
-
-def test_hashes_fit_an_unsigned_64_bit_field_and_use_it_all() -> None:
-    hashes = [extend_prefix(EMPTY_PREFIX, [token]) for token in range(1000)]
-    assert len(set(hashes)) == 1000
-    assert all(0 <= value < 2**64 for value in hashes)
-    assert max(hashes) > 2**63
-
-
 def test_the_hash_is_pinned_and_takes_any_integer_type() -> None:
     # Both ends of a link must agree on it, so it is part of the protocol.
     assert extend_prefix(EMPTY_PREFIX, [1, 2, 3]) == 0xDF3EDB33C0E6539C
@@ -111,35 +94,3 @@ def test_every_position_can_be_compared() -> None:
         assert caught.value.position == position
     with pytest.raises(PrefixMismatch):
         tokens.check(3, extend_prefix(EMPTY_PREFIX, (5, 6)), beyond=(8,))
-
-
-def test_positions_beyond_are_compared_with_what_follows() -> None:
-    tokens = PrefixedTokens((5, 6))
-    tokens.check(4, extend_prefix(EMPTY_PREFIX, (5, 6, 7, 8)), beyond=(7, 8, 9))
-    with pytest.raises(PrefixMismatch):
-        tokens.check(4, extend_prefix(EMPTY_PREFIX, (5, 6, 7, 9)), beyond=(7, 8, 9))
-
-
-def test_the_hash_before_each_position_is_kept() -> None:
-    tokens = PrefixedTokens((5, 6, 7))
-    hashes = [extend_prefix(EMPTY_PREFIX, (5, 6, 7)[:position]) for position in range(4)]
-    assert [tokens.prefix_at(position) for position in range(4)] == hashes
-
-
-@given(
-    st.lists(st.integers(0, 3), min_size=1),
-    st.lists(st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), max_size=5)), max_size=12),
-)
-def test_what_was_asked_of_before_changes_no_hash(
-    first: list[int], steps: list[int | list[int]]
-) -> None:
-    tokens = PrefixedTokens(first)
-    text = list(first)
-    for step in steps:
-        if isinstance(step, int):
-            tokens.append(step)
-            text.append(step)
-            assert tokens.prefix_at(len(text)) == tokens.prefix
-        else:
-            assert tokens.prefix_with(step) == extend_prefix(EMPTY_PREFIX, [*text, *step])
-        assert tokens.prefix == extend_prefix(EMPTY_PREFIX, text)
