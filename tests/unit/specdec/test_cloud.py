@@ -221,31 +221,6 @@ def test_a_chunk_that_is_whole_while_it_is_prepared_is_judged_next() -> None:
     assert verdict.accepted == 4
 
 
-def test_an_idle_cloud_goes_on_until_a_draft_waits() -> None:
-    chosen = scheduled("coupled", Schedule(2, 1, decode_when_idle=True))
-    right = own_tokens(chosen, 3)
-    cloud = opened_cloud(chosen)
-    tokens = committed_of(pass_of(cloud))
-    assert tokens.token_ids == right[:1]
-    work = work_of(cloud)
-    assert cloud.receive(draft_after(cloud, right[1:2])) == []
-    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
-    verdict = committed_of(pass_of(cloud))
-    assert (verdict.accepted, verdict.token_ids) == (1, (right[2],))
-
-
-def test_a_late_draft_is_compared_with_what_the_cloud_decoded() -> None:
-    chosen = scheduled("coupled", Schedule(4, 2, decode_when_idle=True))
-    right = own_tokens(chosen, 3)
-    for token in (right[0], (right[0] + 1) % V):
-        cloud = opened_cloud(chosen)
-        late = draft_after(cloud, (token, right[1]))
-        pass_of(cloud)
-        assert cloud.receive(late) == []
-        work = work_of(cloud)
-        assert work.drafts == (token == right[0]), "what follows an equal token stays valid"
-
-
 def test_nothing_is_done_after_the_end() -> None:
     chosen = preset("coupled", 4)
     right = own_tokens(chosen, 4)

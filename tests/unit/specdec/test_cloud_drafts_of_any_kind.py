@@ -13,7 +13,6 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
 from tandem.specdec.events import NO_PROBS, Drafted
 from tandem.specdec.messages import Work
 from tests.virtual_time.cases import preset
@@ -119,21 +118,6 @@ def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
     while len(alone.committed) < len(cloud.committed):
         pass_of(alone)
     assert alone.committed.since(alone.committed.start)[: len(text)] == text
-
-
-def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
-    """Under load that would take time from everybody."""
-    slow = Verifier(step_s=0.02)
-    cloud = slow.open(max_tokens=900)
-    assert cloud.draft_task() is None
-    pass_of(cloud)
-    least = slow.model.texts_before_try(PROBE_LENGTH, PROBE_INTERVAL, made=False)
-    passes = 1
-    while (task := cloud.draft_task()) is None:
-        pass_of(cloud)
-        passes += 1
-    assert passes >= least > PROBE_INTERVAL, "a try takes as long as several passes, and is rare"
-    assert task.count == 0, "the prompt, for a try that may show better"
 
 
 def test_drafts_of_an_edge_go_before_those_that_are_being_made() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tandem.core.errors import ProtocolError
@@ -22,7 +21,6 @@ from tandem.specdec.verify_task import VerifyTask
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import (
     MODELS,
-    committed_of,
     draft_after,
     opening,
     own_tokens,
@@ -249,23 +247,3 @@ def test_confidence_is_that_of_the_row_that_speaks(accepted: int) -> None:
     assert verdict is not None
     assert (verdict.accepted, verdict.rejected) == (accepted, accepted < 2)
     assert verdict.confidence == pytest.approx((0.1, 0.1, 0.2)[accepted])
-
-
-def test_an_exit_that_knows_the_distribution_foresees_the_token_after_the_drafts() -> None:
-    """Also under rejection sampling, where the number that draws it depends on its position."""
-    flat = np.full(V, 1 / V, dtype=np.float32)
-    foreseen = set()
-    for seed in range(12):
-        model = replace(model_for(MODELS), exits=4)
-        cloud = CloudMachine(opening(SPLIT, seed=seed), model)
-        pass_of(cloud)
-        cloud.receive(draft_after(cloud, (0, 1), probabilities=(0.1, 0.1)))
-        work = work_of(cloud)
-        assert work.early is not None
-        early = work.early.verdict(1, lambda row: flat, lambda row: 0.5)
-        final = committed_of(cloud.complete(work.judge.judge(lambda row: flat), Work()))
-        assert early is not None
-        assert (early.accepted, early.rejected) == (final.accepted, final.refuses) == (2, False)
-        assert (early.outcome,) == final.token_ids
-        foreseen.add(early.outcome)
-    assert len(foreseen) > 1

@@ -1,6 +1,5 @@
 """The edge's machine on its own: how drafting, sending and committing start and stop."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -9,16 +8,14 @@ import pytest
 from tandem.control.estimates import Estimates
 from tandem.control.latency_aware import LatencyAware
 from tandem.control.least_cost import LeastCost
-from tandem.core.distribution import RunnersUp
 from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
-from tandem.specdec.choices import CloudDrafts, Control, Predraft, Schedule
+from tandem.specdec.choices import CloudDrafts, Control, Schedule
 from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
 from tandem.specdec.events import (
     Commit,
-    Drafted,
     DraftTask,
     EdgeOutput,
     Finish,
@@ -49,12 +46,10 @@ from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
     MODELS,
-    PROBS,
     SPARSE,
     SPLIT,
     STREAM,
     TIMES,
-    OpenedEdge,
     connected,
     draft,
     drafts_in_flight,
@@ -327,16 +322,6 @@ def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None
     assert (frame.token_ids, frame.end_of_chunk) == ((0, 1, 0, 1, 0), True)
 
 
-SAID = tuple(random.Random(5).randrange(3) for _ in range(100))
-
-
-def recall(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
-    """Do the draft work that is due, with these tokens of earlier texts."""
-    work = task_of(edge)
-    drafts = drafts_of(*token_ids, source=DraftSource.MEMORY)
-    return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
-
-
 def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
     edge = connected(preset("coupled", 3), max_tokens=20)
     for model in ((), (1,)):
@@ -347,52 +332,6 @@ def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
         judged = edge.controller.acceptance.judged
         assert (judged, edge.stats.model_drafts) == (len(model),) * 2
     assert (edge.stats.drafted, edge.stats.forced_tokens) == (6, 5)
-
-
-def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> None:
-    edge = connected(preset("coupled", 3), max_tokens=20, remembered=[SAID])
-    recall(edge, 0, 1, 2)
-    assert edge.kv_length == 0, "no model was fed for them"
-    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
-    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (2, 1)
-    assert edge.stats.accepted == 2
-    acceptance = edge.controller.acceptance
-    assert acceptance.judged == 0
-    work = task_of(edge)
-    mixed = [*drafts_of(0, source=DraftSource.MEMORY), *drafts_of(1, 2)]
-    edge.drafted(work, mixed, work.position + 2, 0.02, 0.0)
-    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
-    assert (acceptance.judged, acceptance.agreed) == (2, 1)
-    assert edge.stats.model_drafts == 2
-    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (3, 1)
-
-
-@pytest.mark.parametrize("name", ["auto", "stream"])
-def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
-    """Even the cloud alone, with which `auto` begins: those drafts cost nothing."""
-    edge = edge_of(
-        PRESETS[name], max_tokens=60, prompt_ids=SAID[:40], remembered=[SAID], opened=False
-    )
-    (opening,) = sent(edge.connect(0.0))
-    assert opening.settings.window == 64
-    edge.receive(Opened(*frame_of(edge), 32, frozenset(), "scripted"), 0.0)
-    count = 0
-    while (work := edge.work(0.0)) is not None and count < 40:
-        ids = [*SAID[work.position : work.position + work.count]]
-        if work.stepwise:
-            for token_id in ids:
-                edge.drafted(
-                    work, drafts_of(token_id, source=DraftSource.MEMORY), work.keep, 0.0, 0.0
-                )
-        else:
-            edge.drafted(work, drafts_of(*ids, source=DraftSource.MEMORY), work.keep, 0.0, 0.0)
-        count += len(ids)
-        if edge.texts(work).proposed is None:
-            break
-    assert count >= 12
-    assert drafts_in_flight(edge) == SAID[40 : 40 + count]
-    edge.receive(tokens_of(edge, (SAID[40] + 1) % 3), 0.0)
-    assert edge.schedule.window <= PRESETS[name].schedule.window or not edge.predicts
 
 
 def test_a_method_without_drafts_drafts_alone() -> None:
@@ -477,13 +416,6 @@ def test_the_target_model_says_what_ends_a_text(name: str) -> None:
     assert ended > 1
 
 
-def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
-    """Do the draft work that is due, with the tokens 0 and 1, and what may come for the latter."""
-    work = task_of(edge)
-    drafts = [Drafted(0, PROBS), Drafted(1, PROBS, alternatives=runners_up)]
-    edge.drafted(work, drafts, 3, 0.01, 0.0)
-
-
 def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
     edge = connected(preset("coupled", 2))
     draft(edge, 0, 1)
@@ -536,37 +468,6 @@ def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
     assert edge.target_name == "target"
 
 
-def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
-    edge = connected(preset("coupled", 2, predraft_workers=2, predraft=Predraft.LIKELY_OUTCOMES))
-    draft_with_runners_up(edge, ((2, 0.9), (0, 0.8)))
-    drafted = 0
-    while (work := edge.work(0.0)) is not None and drafted < 8:
-        edge.drafted(work, drafts_of(*(1,) * work.count), work.position, 0.0, 0.0)
-        drafted += work.count
-    assert drafted == 4
-    assert edge.stats.predrafted == drafted
-    split = connected(SPLIT)
-    draft(split, 0, 1)
-    split.receive(verdict_of(split, 0, True, SPARSE), 0.0)
-    assert split.stats.full_distribution_requests == 1
-
-
-def test_a_token_that_the_edge_drew_tells_its_likelihood_and_the_likeliest() -> None:
-    """A caller who asks for top_logprobs gets them for these tokens too."""
-    request = request_for(preset("dssd-full", 2), MODELS)
-    params = replace(request.params, logprobs=True, top_logprobs=1)
-    edge = OpenedEdge(replace(request, params=params), Liveness(LostCloud.WAIT, TIMES, now=0.0))
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    target = np.array([0.0, 0.25, 0.75], dtype=np.float32)
-    outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
-    (commit,) = [output for output in outputs if isinstance(output, Commit)]
-    assert commit.token_ids == (2,), "the only one that the target likes more than the draft model"
-    (told,) = commit.logprobs
-    assert told.logprob == pytest.approx(np.log(0.75))
-    assert [token_id for token_id, _ in told.top] == [2]
-
-
 def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
     """Else the cloud of a slow device would idle until the whole chunk is there."""
     for draft_s, frames in ((0.4, []), (0.6, [((0,), True)])):
@@ -591,28 +492,6 @@ def test_auto_asks_for_the_round_trip_once_a_second() -> None:
     assert estimates_of(edge).rtt_s == pytest.approx(0.02)
     edge.lost(1.3)
     assert sent(edge.connect(1.4))[1:] == []
-
-
-def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
-    edge = edge_of(PRESETS["auto"], max_tokens=200, opened=False)
-    pongs: list[tuple[float, int]] = []
-
-    def hear(outputs: list[EdgeOutput], now: float) -> None:
-        for message in sent(outputs):
-            if isinstance(message, Ping):
-                pongs.append((now + 1.7, message.nonce))
-
-    edge.connect(0.0)
-    opened = Opened(*frame_of(edge), 8, frozenset({0}), "scripted")
-    hear(edge.receive(opened, 1.7), 1.7)
-    for tenth in range(18, 80):
-        now = tenth / 10
-        hear(edge.tick(now), now)
-        while pongs and pongs[0][0] <= now + 1e-9:
-            at, nonce = pongs.pop(0)
-            hear(edge.receive(Pong(*frame_of(edge), nonce=nonce), at), at)
-    assert len(edge.measuring.trips_s) >= 3
-    assert estimates_of(edge).rtt_s == pytest.approx(1.7)
 
 
 def test_no_text_comes_before_opened() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import Array
 from tandem.core.randomness import SeededRandom
-from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.judge import Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Drafts, Frame
 from tandem.specdec.rounds.cloud import DraftTree
@@ -20,8 +19,6 @@ from tandem.specdec.rules import (
     Proposal,
     RejectionRule,
 )
-from tandem.specdec.verify_task import VerifyTask
-from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 6
 RULE = GumbelCouplingRule(1)
@@ -152,29 +149,6 @@ def test_an_early_exit_judges_as_the_pass_does() -> None:
         )
         assert early.outcome == verification.next_target
         assert early.confidence == rows.asked[-1] / 10
-
-
-class Logits:
-    """The rows of a pass's logits [rows, V], and which of them were read."""
-
-    def __init__(self, rows: Array) -> None:
-        self.read: list[int] = []
-        self._rows = rows
-
-    def __getitem__(self, row: int) -> Array:
-        self.read.append(row)
-        taken: Array = self._rows[row]
-        return taken
-
-
-def test_a_verify_job_makes_distributions_of_the_rows_that_are_judged() -> None:
-    engine = ScriptedEngine(V, scripted_probs(1, V))
-    work = VerifyTask(0, (0, 0, 0, 1, 2, 3), 4, 3, judge_of(1, 2, 3))
-    job = VerifyJob(engine.open(10), work, SamplingParams(temperature=0.0))
-    logits = Logits(np.log(np.stack([one_hot(token) for token in (1, 5, 3, 4)]) + 1e-9))
-    assert job.take(logits)  # type: ignore[arg-type]
-    assert (job.result().token_ids, job.result().replacement) == ((1,), 5)
-    assert logits.read == [0, 1]
 
 
 def early_judge(

@@ -40,18 +40,6 @@ def committed(accepted: int, *token_ids: int, base: int = 7, work: Work = NO_WOR
     return Committed(7, base, 0, accepted=accepted, token_ids=token_ids, work=work)
 
 
-def test_pings_tell_the_round_trip_once_a_second_where_drafts_do_not() -> None:
-    auto = measuring("auto")
-    assert auto.ping_wanted(0.0)
-    auto.on_pinged(0.0)
-    assert not auto.ping_wanted(0.9)
-    assert auto.ping_wanted(1.0)
-    auto.on_ponged(0.03, 0.03)
-    auto.on_ponged(None, 0.04)
-    assert list(auto.trips_s) == [0.03]
-    assert not measuring("coupled").ping_wanted(100.0)
-
-
 def test_an_answer_is_measured_from_the_last_frame_that_it_judges_without_its_pass() -> None:
     fixed = measuring("coupled")
     for base, now in ((7, 2.0), (9, 2.1), (11, 2.15)):

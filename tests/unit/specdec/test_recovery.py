@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -152,16 +151,6 @@ def test_a_sparse_early_verdict_foretells_what_the_payload_tells(top: int, tail_
         assert refuse(edge, payload) == told[-1]
     assert {0, 1} & set(told)
     assert (None in told) is (top < 3)
-
-
-def test_what_is_foretold_of_a_whole_distribution_follows_the_residual() -> None:
-    """A token that both models like alike is never recovered."""
-    liked = np.array([0.5, 0.1, 0.4], dtype=np.float32)
-    told: set[Any] = {
-        foretold(waiting(FORESEEING["dssd-full"], seed, liked), sparse(3, 3, 0))
-        for seed in range(40)
-    }
-    assert told == {1}, "0.5 of 0.5 leaves no residual"
 
 
 def test_a_rejection_that_a_second_stream_brings_again_counts_once() -> None:

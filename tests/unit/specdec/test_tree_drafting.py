@@ -16,7 +16,7 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Committed, Drafts, Open, Work
 from tandem.specdec.proposers import DraftSource
 from tandem.specdec.rounds.tree_drafting import TreeGrowth
-from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
+from tandem.specdec.rules import acceptance_rule
 from tests.virtual_time.cases import preset, tree
 from tests.virtual_time.edge_frames import (
     PROBS,
@@ -208,25 +208,8 @@ def test_alone_the_first_branch_is_the_answer_and_drafting_no_longer_branches() 
     assert (work.keep, work.token_ids) == (2, (0, 1))
 
 
-def newest_token_ids(growth: TreeGrowth) -> tuple[int, ...]:
-    return tuple(growth.nodes[node].token_id for node in growth.newest)
-
-
 def newest_parents(growth: TreeGrowth) -> tuple[int, ...]:
     return tuple(growth.nodes[node].parent for node in growth.newest)
-
-
-def test_each_node_of_a_growing_tree_follows_its_own_branch() -> None:
-    work = DraftTask(keep=0, token_ids=(1, 2), position=2, count=2, expansion=(2, 1))
-    growth = TreeGrowth(work, GumbelCouplingRule(5))
-    assert growth.contexts == [()]
-    assert not growth.grow([np.array([0.5, 0.5, 0.0], dtype=np.float32)])
-    assert sorted(newest_token_ids(growth)) == [0, 1]
-    first, second = growth.contexts
-    assert (*first, *second) == newest_token_ids(growth)
-    assert growth.grow([np.eye(3, dtype=np.float32)[2], np.eye(3, dtype=np.float32)[0]])
-    assert newest_parents(growth) == (0, 1)
-    assert growth.contexts == [(*first, 2), (*second, 0)]
 
 
 def test_each_expanded_node_sends_the_distribution_after_it() -> None:
@@ -256,15 +239,3 @@ def test_a_tree_grows_to_its_last_layer_or_until_all_have_ended() -> None:
     deeper = TreeGrowth(DraftTask(0, (1,), 2, 3, frozenset({0, 1, 2}), expansion=(1, 1, 1)), rule)
     assert not deeper.grow([PROBS])
     assert deeper.grow([PROBS]), "nothing is left to expand"
-
-
-def test_a_tree_goes_on_beside_a_node_that_ends_the_text() -> None:
-    rule = acceptance_rule(tree((3, 1)), 1, SeededRandom(1))
-    growth = TreeGrowth(DraftTask(0, (1,), 2, 2, frozenset(), expansion=(3, 1)), rule)
-    growth.grow([PROBS])
-    first = newest_token_ids(growth)[0]
-    growth = TreeGrowth(DraftTask(0, (1,), 2, 2, frozenset({first}), expansion=(3, 1)), rule)
-    growth.grow([PROBS])
-    assert newest_token_ids(growth)[0] == first
-    growth.grow([PROBS] * 3)
-    assert newest_parents(growth) == (1, 2)

@@ -1,5 +1,4 @@
-"""Every field of each frame that the edge's machine and the cloud's make, and what their shells may
-ask of them."""
+"""What a session says when it opens, what a server may limit, what shells may ask of machines."""
 
 from __future__ import annotations
 
