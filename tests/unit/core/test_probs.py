@@ -230,6 +230,20 @@ def test_the_mass_of_logits_at_a_temperature() -> None:
     assert log_partition(uneven, 0.5) == pytest.approx(np.log(np.exp(2) + np.exp(6)))
 
 
+@pytest.mark.parametrize(
+    ("sampling", "cuts"),
+    [
+        (SamplingParams(temperature=0.5, top_k=3), False),
+        (SamplingParams(top_p=0.99), True),
+        (SamplingParams(min_p=0.01), True),
+        (SamplingParams(typical_p=0.99), True),
+        (SamplingParams(min_p=1.0, typical_p=0.5), True),
+    ],
+)
+def test_which_cuts_take_every_probability(sampling: SamplingParams, cuts: bool) -> None:
+    assert sampling.cuts_by_probs is cuts
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_typical_tokens_are_those_of_the_definition(seed: int) -> None:
     """Also after other cuts, which leave weights that do not sum to 1. Ties go to lower ids."""
