@@ -1,6 +1,6 @@
 """Logits processors against their definitions, written plainly."""
 
-from math import inf, log, nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -70,13 +70,6 @@ def test_what_ends_a_text_may_not_come_before_its_minimum() -> None:
         Processors(min_tokens=1, grammar=Grammar(GrammarKind.REGEX, "a")).validate(6)
 
 
-def test_the_models_logits_stay_as_they_are() -> None:
-    before = LOGITS.copy()
-    processed((1,), repetition_penalty=2.0, logit_bias=((0, 1.0),), banned_token_ids=(2,))
-    assert (before == LOGITS).all()
-    assert logits_processor(NO_PROCESSORS, PROMPT) is None
-
-
 def test_where_nothing_is_left_the_target_is_an_error_and_a_draft_is_as_it_was() -> None:
     logits = np.array([-inf, 1.0, 2.0], dtype=np.float32)
     only = Processors(allowed_token_ids=(0,))
@@ -126,19 +119,6 @@ def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
     assert probs_from_logits(logits, SamplingParams(min_p=1.0)).tolist() == [1, 0, 0, 0]
     after_top_p = probs_from_logits(logits, SamplingParams(top_p=0.8, min_p=0.3))
     assert after_top_p == pytest.approx([2 / 3, 1 / 3, 0, 0])
-
-
-def test_typical_p_keeps_the_tokens_whose_surprise_is_nearest_to_the_entropy() -> None:
-    probs = [0.6, 0.2, 0.1, 0.1]
-    logits = np.log(np.array(probs, dtype=np.float32))
-    entropy = -sum(each * log(each) for each in probs)
-    distances = [abs(-log(each) - entropy) for each in probs]
-    assert sorted(range(4), key=lambda token: distances[token]) == [1, 0, 2, 3]
-    assert probs_from_logits(logits, SamplingParams(typical_p=0.2)).tolist() == [0, 1, 0, 0]
-    two = probs_from_logits(logits, SamplingParams(typical_p=0.5))
-    assert two == pytest.approx([0.75, 0.25, 0, 0])
-    tied = probs_from_logits(logits, SamplingParams(typical_p=0.85))
-    assert tied == pytest.approx(np.array([6, 2, 1, 0]) / 9)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +265,6 @@ def test_a_grammar_has_65536_characters_at_most_and_must_be_let_end() -> None:
     for grammar, ignore_eos in (("a" * 65_537, False), ("a", True)):
         with pytest.raises(InvalidArgument, match="grammar"):
             Processors(grammar=Grammar(GrammarKind.REGEX, grammar)).validate(6, ignore_eos)
-
-
-def test_what_a_mask_lets_follow_the_rows_of_a_pass() -> None:
-    rows = RowsAfter(LogitsProcessor(NO_PROCESSORS, PROMPT, Mask()), (), skipped=2)
-    assert rows.allows(1, (3, 4)), "the prompt's own tokens do not count"
-    assert not rows.allows(2, (3, 4))
-    assert rows.allows(2, (3, 4, 1))
-    assert RowsAfter(LogitsProcessor(NO_PROCESSORS, PROMPT), ()).allows(2, (3, 4))
 
 
 class Ended(Mask):

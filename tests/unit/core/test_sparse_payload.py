@@ -115,11 +115,6 @@ def test_more_tail_draws_make_the_extra_trip_rarer() -> None:
     assert trips[0] > trips[3] > 0
 
 
-def test_no_tail_token_is_rejected_when_the_draft_distribution_lies_in_the_head() -> None:
-    target, draft = fractions([5, 3, 1, 1]), fractions([1, 3, 0, 0])
-    assert trip_probability(target, draft, 2, 1) == 0
-
-
 def test_a_truncated_target_distribution_has_no_tail() -> None:
     target, draft = fractions([3, 0, 1, 0]), fractions([1, 1, 1, 1])
     answer = make_sparse_payload(target, 2, 2, SeededRandom(0), 0)

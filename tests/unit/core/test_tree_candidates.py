@@ -11,15 +11,12 @@ import pytest
 
 from tandem.core.acceptance import (
     accepted_candidate,
-    accepts,
     draw_candidates,
     recover,
-    residual,
-    sample_draft,
 )
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
-from tandem.core.randomness import Purpose, RandomSource, SeededRandom
+from tandem.core.randomness import RandomSource, SeededRandom
 from tests.chi_squared import assert_fits
 from tests.exact import (
     ExactRandom,
@@ -96,22 +93,6 @@ def test_judging_by_the_whole_draft_distribution_after_a_rejection_is_biased() -
         for target, draft in probs_pairs(seed=13, count=20)
     ]
     assert sum(wrong) > 10
-
-
-def test_one_candidate_is_a_chain_s_draft() -> None:
-    """Bit for bit: the same random numbers, the same comparison, the same residual."""
-    source = np.random.default_rng(4)
-    for seed in range(300):
-        rng = SeededRandom(seed)
-        target, draft = source.dirichlet(np.ones(6), 2).astype(np.float32)
-        token = sample_draft(draft, rng, seed)
-        assert draw_candidates(draft, 1, rng, seed, 0, with_replacement=False) == [token]
-        chosen = choose_candidate(target, [token], draft, rng, seed, with_replacement=False)
-        if accepts(target, token, draft[token], rng, seed):
-            assert chosen == (0, token)
-        else:
-            recovered = rng.categorical(residual(target, draft), seed, Purpose.RECOVER)
-            assert chosen == (None, recovered)
 
 
 def test_candidates_without_replacement_are_distinct_and_end_with_the_support() -> None:

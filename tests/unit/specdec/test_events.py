@@ -64,20 +64,6 @@ def test_passes_are_counted_over_streams() -> None:
     assert (stats.verify_s, stats.queue_s) == (0.5, 0.25)
 
 
-def test_a_round_that_a_loss_ended_says_nothing() -> None:
-    stats = EdgeStats()
-    stats.on_draft_begun(0.0)
-    stats.on_drafted((), 2, 0.5, 0.0, pure_decode=True)
-    stats.on_left()
-    stats.on_drafted((), 2, 0.5, 0.0, pure_decode=True)
-    stats.on_draft_begun(2.0)
-    stats.on_drafted((), 2, 0.25, 0.0, pure_decode=True)
-    tell(stats, 1, Work(verify_s=0.25), 3.0)
-    assert stats.round_s == 1.0
-    assert stats.draft_s == 1.25
-    assert stats.drafted == 6
-
-
 @pytest.mark.parametrize(("ignore_eos", "expected"), [(False, {3}), (True, set())])
 def test_draft_ends(ignore_eos: bool, expected: set[int]) -> None:
     request = request_for(preset("dsd"), model_pair(5), ends=frozenset({3}))
