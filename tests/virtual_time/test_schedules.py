@@ -36,30 +36,6 @@ def test_a_window_of_several_chunks_hides_the_link(name: str) -> None:
     assert pipelined < 0.75 * waiting
 
 
-@pytest.mark.parametrize("schedule", [Schedule(6, 2, bonus=False), Schedule(4, 1), Schedule(3, 3)])
-def test_a_rejection_interrupts_drafting(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tokens of interrupted work are never sent, committed, or counted."""
-    interrupts = 0
-    discard = Drafting.discard
-
-    def count(drafting: Drafting) -> list[DraftTask]:
-        nonlocal interrupts
-        works = discard(drafting)
-        interrupts += len(works)
-        return works
-
-    monkeypatch.setattr(Drafting, "discard", count)
-    chosen = scheduled("coupled", schedule)
-    for seed in range(10):
-        alone = run(preset("ar"), opposed_pair(), seed, max_tokens=20)
-        streamed = run(chosen, opposed_pair(), seed, max_tokens=20)
-        assert streamed.token_ids == alone.token_ids
-    drafts_ahead = schedule.window > schedule.chunk
-    assert interrupts > 20 if drafts_ahead else interrupts == 0
-
-
 def test_a_machine_that_keeps_a_stale_kv_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator's models know only what their KV was fed."""
 

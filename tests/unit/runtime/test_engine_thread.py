@@ -162,27 +162,6 @@ async def test_what_follows_from_a_pass_joins_the_next_one(
     assert watched.batches == [1, 2, 2, 1]
 
 
-async def test_jobs_that_missed_a_pass_share_the_ones_after_it(
-    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every job of the first pass ends with it: the next pass waits for the one that follows."""
-    monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
-
-    async def one_after_another(session: Session) -> None:
-        for _ in range(3):
-            await thread.submit(Steps(session)).future
-
-    async with thread.session(8) as early, thread.session(8) as late:
-        watched.gate.clear()
-        first = asyncio.create_task(one_after_another(early))
-        await watched.pass_begun()
-        second = asyncio.create_task(one_after_another(late))
-        await asyncio.sleep(0)  # it hands its job over
-        watched.gate.set()
-        await asyncio.gather(first, second)
-    assert watched.batches == [1, 2, 2, 1]
-
-
 async def test_the_pass_of_a_job_alone_begins_before_its_loop_goes_on(
     watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
