@@ -157,6 +157,7 @@ NAN = float("nan")
     [
         ("ids", {"ids": np.array([3, 1])}),
         ("ids", {"ids": np.array([1, 1])}),
+        ("ids", {"ids": np.array([0, 3, 1]), "probs": np.array([0.25, 0.25, 0.25])}),
         ("ids", {"ids": np.array([1, V])}),
         ("ids", {"ids": np.array([-1, 3])}),
         ("probs", {"probs": np.array([0.5])}),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import (
@@ -83,3 +85,22 @@ def test_every_position_can_be_compared() -> None:
         assert caught.value.position == position
     with pytest.raises(PrefixMismatch):
         tokens.check(3, extend_prefix(EMPTY_PREFIX, (5, 6)), beyond=(8,))
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1),
+    st.lists(st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), max_size=5)), max_size=12),
+)
+def test_what_was_asked_of_before_changes_no_hash(
+    first: list[int], steps: list[int | list[int]]
+) -> None:
+    tokens = PrefixedTokens(first)
+    text = list(first)
+    for step in steps:
+        if isinstance(step, int):
+            tokens.append(step)
+            text.append(step)
+            assert tokens.prefix_at(len(text)) == tokens.prefix
+        else:
+            assert tokens.prefix_with(step) == extend_prefix(EMPTY_PREFIX, [*text, *step])
+        assert tokens.prefix == extend_prefix(EMPTY_PREFIX, text)
