@@ -1,5 +1,7 @@
 """Cost models against numbers worked out by hand, and DSSD's Table 1 cell by cell."""
 
+import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypedDict
 
@@ -7,13 +9,16 @@ import pytest
 
 from lab.analysis.cost_models import (
     LinkTimes,
+    ar,
     coupled,
     dsd,
     dssd,
     expected_tokens_per_round,
+    rejection_probability,
 )
-from lab.analysis.paper_tables import VOCABULARY_SIZE, Row, dssd_table_1
+from lab.analysis.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, Row, dssd_table_1
 from tandem.control.conditions import PairTimes
+from tandem.core.errors import InvalidArgument
 
 
 class Case(TypedDict):
@@ -44,6 +49,30 @@ def test_expected_tokens_is_the_geometric_sum() -> None:
             assert computed == pytest.approx(float(closed_form), rel=1e-12)
 
 
+def test_expected_tokens_at_the_ends() -> None:
+    assert expected_tokens_per_round(1.0, 5) == 6.0
+    assert expected_tokens_per_round(0.0, 5) == 1.0
+    assert expected_tokens_per_round(1.0 - 1e-15, 5) == pytest.approx(6.0, abs=1e-12)
+
+
+def test_rejection_probability() -> None:
+    assert rejection_probability(0.5, 3) == 0.875
+    assert rejection_probability(1.0, 3) == 0.0
+    assert rejection_probability(0.0, 3) == 1.0
+
+
+def test_verify_time_grows_with_the_drafts() -> None:
+    assert PAIR.verify_s(0) == PAIR.verify_first_s
+    assert PAIR.verify_s(4) == pytest.approx(0.034)
+
+
+def test_ar_is_the_target_alone() -> None:
+    prediction = ar(PAIR, token_bytes=4)
+    assert prediction.tpot_s == prediction.round_s == 0.030
+    assert (prediction.uplink_bytes, prediction.downlink_bytes) == (0, 4)
+    assert prediction.speedup_over_ar == 1
+
+
 def test_dsd_by_hand() -> None:
     prediction = dsd(PAIR, LINK, **DISTRIBUTIONS)
     # Up: 2 distributions of 2,000 bytes at 1 MB/s = 4 ms. Round: 2*2 + 4 + 20 + 32 ms = 60 ms.
@@ -64,6 +93,16 @@ def test_dssd_by_hand() -> None:
     assert prediction.communication_s == pytest.approx(0.020375)
     assert prediction.round_s == pytest.approx(0.056375)
     assert prediction.tpot_s == pytest.approx(0.056375 / 1.75)
+
+
+def test_small_fields_are_counted_when_given() -> None:
+    split = dssd(PAIR, LINK, **DISTRIBUTIONS, token_bytes=4, probability_bytes=4)
+    # 2 ids, 2 probabilities, 3/4 of a recovered id; 3/4 distribution, 1/4 bonus id, always a
+    # position.
+    assert split.uplink_bytes == 2 * 8 + 3
+    assert split.downlink_bytes == 1500 + 1 + 4
+    full = dsd(PAIR, LINK, **DISTRIBUTIONS, token_bytes=4)
+    assert (full.uplink_bytes, full.downlink_bytes) == (4008, 8)
 
 
 def test_coupled_sends_ids_only() -> None:
@@ -87,11 +126,54 @@ def test_communication_bounds_of_corollary_3_1() -> None:
     )
 
 
+def test_unlimited_bandwidth_leaves_the_round_trip() -> None:
+    assert dsd(PAIR, LinkTimes(rtt_s=0.05), **DISTRIBUTIONS).communication_s == 0.05
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("acceptance_rate", 1.1),
+        ("acceptance_rate", math.nan),
+        ("draft_length", 0),
+        ("vocabulary_size", 0),
+        ("precision_bytes", 0),
+    ],
+)
+def test_a_bad_value_is_named(field: str, bad: float) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        dssd(PAIR, LINK, **DISTRIBUTIONS | {field: bad})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("times", "field", "bad"),
+    [
+        (PAIR, "draft_s", -1.0),
+        (PAIR, "verify_first_s", 0.0),
+        (PAIR, "verify_further_s", math.inf),
+        (LINK, "rtt_s", math.nan),
+        (LINK, "uplink_bytes_per_s", 0.0),
+        (LINK, "downlink_bytes_per_s", math.nan),
+    ],
+)
+def test_bad_times_are_named(times: PairTimes | LinkTimes, field: str, bad: float) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        replace(times, **{field: bad})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
 def within_rounding(row: Row) -> bool:
     """Whether both printed numbers are roundings of the computed ones, to the second decimal."""
     probability_gap = abs(row.rejection_probability - row.printed_rejection_probability)
     gap_ms = 1e3 * abs(row.communication_s - row.printed_communication_s)
     return max(probability_gap, gap_ms) <= 0.005 + 1e-9
+
+
+def test_table_1_has_every_cell() -> None:
+    cells = {(row.draft_length, row.acceptance_rate) for row in dssd_table_1()}
+    assert len(dssd_table_1()) == 24
+    assert cells == {(length, rate) for length in (2, 4, 6, 8) for rate in ACCEPTANCE_RATES}
 
 
 @pytest.mark.parametrize(
@@ -119,3 +201,9 @@ def test_table_1_cells_force_its_parameters() -> None:
     assert low_ms - 1e-9 <= VOCABULARY_SIZE * 16 / 100e6 * 1e3 <= high_ms
     opt_probs_ms = 50_272 * 16 / 100e6 * 1e3
     assert high_ms < opt_probs_ms
+
+
+def test_a_wrong_cell_is_noticed() -> None:
+    row = dssd_table_1()[0]
+    assert not within_rounding(replace(row, printed_communication_s=0.02603))
+    assert not within_rounding(replace(row, printed_rejection_probability=0.76))

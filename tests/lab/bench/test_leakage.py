@@ -20,10 +20,12 @@ from tandem.backends.model_description import load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.demo import demo_folder
+from tandem.testing.listed_tokens import likeliest_first
 from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import AggregationRequest, TargetFrame
 from tandem.two_sided.protocol.presets import find_aggregation_preset
+from tandem.two_sided.protocol.top_list import TopList
 
 SIZE = 16
 
@@ -32,6 +34,11 @@ def test_a_run_goes_through_alternatives_and_not_from_one_answer_to_the_next() -
     rows = [{5: {1}, 6: {9, 2}, 7: {3}}, {0: {4}, 1: {5}}]
     table = positions_table(rows, SIZE)
     assert longest_runs(table, (1, 2, 3, 4, 5)).tolist() == [1, 2, 3, 1, 2]
+
+
+def test_a_place_that_nothing_is_known_of_ends_a_run() -> None:
+    table = positions_table([{0: {1}, 2: {3}}], SIZE)
+    assert longest_runs(table, (1, 2, 3)).tolist() == [1, 0, 1]
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +117,9 @@ def test_a_coupled_draft_names_no_other_token() -> None:
     frames.size_of(SideDraftFrame(1, 2, 0, token_id=4, probs=None, log_mass=0.0, committed=2))
     frames.sent_by_device()
     assert (frames.crossed.drafts, frames.crossed.listed) == ({2: {4}}, {})
+
+
+def test_the_tokens_of_a_list_come_by_their_probability() -> None:
+    top = TopList(np.array([2, 9]), np.array([0.1, 0.6], dtype=np.float32), 0.3, 0.1)
+    assert likeliest_first(top) == [9, 2]
+    assert likeliest_first(None) == []

@@ -1,5 +1,6 @@
 """How far an exit may be believed: a temperature is found again, and errors are those of bins."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tandem.backends.torch.exit_adapters import (
     write_description,
 )
 from tandem.backends.torch.loading import load_engine
+from tandem.core.errors import InvalidArgument
 from tests.lab.training.test_exit_training import TEXT, TRAINING
 from tests.unit.backends.tiny_folders import write_model
 
@@ -85,6 +87,15 @@ def test_exits_without_temperatures_are_calibrated_in_place(
     assert measured == read_description(tmp_path)
     assert len(measured.temperatures) == len(about.temperatures)
     assert measured.held_out_tokens > about.held_out_tokens
+
+
+@pytest.mark.parametrize("temperatures", [[1.0], [1.0, 0], [1.0, "2"], "11"])
+def test_bad_temperatures_are_refused(exits: Path, tmp_path: Path, temperatures: object) -> None:
+    content = json.loads((exits / DESCRIPTION).read_text("utf-8"))
+    content["temperatures"] = temperatures
+    (tmp_path / DESCRIPTION).write_text(json.dumps(content))
+    with pytest.raises(InvalidArgument, match="temperatures must be"):
+        read_description(tmp_path)
 
 
 def test_the_module_trains_from_token_ids(
