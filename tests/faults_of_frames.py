@@ -360,6 +360,7 @@ DRAFTS = (
         _draft(sparse_probs=_sparse(2), distributions=_rows(uniform)),
         "distributions",
     ),
+    Fault("parents beyond counting", "tslt", _draft(parents=[-1] * 9), "parents"),
     Fault("a tree unasked", "tslt", _draft(parents=[-1, 0]), "parents"),
     Fault("token of 32 bits", "mc-dsd", _tree((1, HUGE), (-1, -1)), "token_ids"),
     Fault("no tree", "mc-dsd", _draft(parents=[]), "parents"),

@@ -28,6 +28,7 @@ from tests.virtual_time.cloud_frames import (
     opened_cloud,
     opening,
     own_tokens,
+    work_of,
 )
 from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, model_for
 from tests.virtual_time.machine_state import state_of
@@ -193,8 +194,7 @@ def test_where_a_draft_differs_from_what_waits_the_rest_of_it_is_void() -> None:
     ):
         assert cloud.receive(void) == []
     assert cloud.receive(draft_after(cloud, right[1:4], pending=right[:1])) == []
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.token_ids, work.drafts) == ((1, 2, *right[:4]), 4)
 
 

@@ -29,8 +29,8 @@ from tests.virtual_time.edge_frames import (
     SPLIT,
     STREAM,
     V,
+    connected,
     draft,
-    edge_of,
     verdict_of,
 )
 from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, model_for
@@ -183,8 +183,7 @@ def test_a_resync_after_any_bad_frame_gives_the_same_text(name: str) -> None:
     ],
 )
 def test_answers_the_preset_does_not_name(name: str, outcome: Replacement) -> None:
-    edge = edge_of(preset(name, 2))
-    edge.connect(0.0)
+    edge = connected(preset(name, 2))
     draft(edge, 0, 1)
     before = state_of(edge)
     with pytest.raises(ProtocolError):
