@@ -300,15 +300,6 @@ def test_a_chunk_takes_no_longer_than_others_may_wait(
     assert ChunkRows(None, capabilities).rows == CHUNK_ROWS
 
 
-@pytest.mark.parametrize(("row_s", "chunks"), [(0.001, 1), (0.00005, 3), (0.00001, CHUNKS_ALONE)])
-def test_a_fast_engine_feeds_several_chunks_while_others_are_only_open(
-    row_s: float, chunks: int
-) -> None:
-    """As many as others might wait for."""
-    times = PassTimes(0.01, 0.0, longest_rows=101, longest_s=0.01 + 100 * row_s)
-    assert ChunkRows(times, EXACT).in_a_row == chunks
-
-
 @pytest.mark.parametrize("capabilities", [FREE, NEITHER])
 def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
     """An engine that was measured while the machine was busy."""
@@ -323,24 +314,6 @@ def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
     for _ in range(40):
         chunks.passed(1, 0.05)
     assert chunks.rows == 16, "decoding says nothing of prompts"
-
-
-def test_what_every_pass_takes_is_not_taken_for_its_rows() -> None:
-    """Nothing was measured, and the first pass is over a prompt."""
-    chunks = ChunkRows(None, FREE)
-    chunks.passed(16, 0.12)
-    assert chunks.rows == CHUNK_ROWS
-    for _ in range(3):
-        chunks.passed(1, 0.12)
-        chunks.passed(16, 0.12)
-    assert chunks.rows == CHUNK_ROWS
-
-
-def test_chunks_of_an_engine_whose_bits_depend_on_them_stay_as_they_are() -> None:
-    chunks = ChunkRows(None, EXACT)
-    for _ in range(40):
-        chunks.passed(256, 60.0)
-    assert chunks.rows == CHUNK_ROWS
 
 
 async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
@@ -359,11 +332,6 @@ async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
         thread.stop()
     assert [rows for rows in engine.passes if len(rows) > 1] == [*[[2, 8]] * 12, [2, 4]]
     assert np.array_equal(alone, beside)
-
-
-def test_a_tree_is_never_cut(engine: Recorded) -> None:
-    nodes = tuple(range(-1, 299))
-    assert not is_long([ForwardRequest(engine.open(1), (1,) * 300, 300, nodes)])
 
 
 FIRST_S, ROW_S = 0.010, 0.001
