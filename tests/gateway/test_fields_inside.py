@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.http_suite import MODEL
-from tests.gateway.said_answer import Saying, http_to
+from tests.gateway.http_suite import MODEL, http_to
+from tests.gateway.said_answer import Saying
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 PICTURE = "iVBORw0KGgo="

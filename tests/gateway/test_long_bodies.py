@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tandem.core.prompt import Turn
-from tests.gateway.http_suite import MODEL
-from tests.gateway.said_answer import Saying, http_to
+from tests.gateway.http_suite import MODEL, http_to
+from tests.gateway.said_answer import Saying
 
 TURNS = 5001
 MESSAGES = [{"role": ("user", "assistant")[place % 2], "content": "a"} for place in range(TURNS)]

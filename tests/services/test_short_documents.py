@@ -13,7 +13,7 @@ import pytest
 from tandem.index.records import Vectors
 from tandem.net.retriever_client import Upload
 from tandem.services.retriever.servicer import EMBEDDING_NICENESS, SHORT_LETTERS
-from tests.services.retriever_peer import retriever
+from tests.services.two_sided_suite import retriever
 from tests.unit.index.word_vectors import WordVectors
 
 
