@@ -19,6 +19,7 @@ from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodingTarget,
+    DecodingText,
     SideDraftFrame,
 )
 from tandem.two_sided.protocol.mixture import Side, log_mass
@@ -338,3 +339,26 @@ async def test_what_finds_no_room_is_refused() -> None:
         await second.send(opening())
         found = await second.ending()
         assert found == ("RESOURCE_EXHAUSTED", "all 1 sessions are in use; try again")
+
+
+async def test_targets_become_text_up_to_a_stop_string() -> None:
+    message = opening(
+        wants_text=True, wants_token_texts=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7)
+    )
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        await peer.send_target(6)
+        await peer.send_target(7, 9)
+        await peer.send_target(7, 8, 9)
+        await peer.send_target(10)  # under way when the stop string was complete
+        texts = [await peer.answer(DecodingText) for _ in range(4)]
+        assert [(it.text, it.tokens, it.stopped) for it in texts] == [
+            ("<7><6>", 1, False),  # what was held back for the stop string comes along
+            ("<7><9>", 2, False),
+            ("", 2, True),
+            ("", 0, True),
+        ]
+        assert [it.token_texts for it in texts] == [("<6>",), ("<7>", "<9>"), ("<7>", "<8>"), ()]
+        assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
+        assert await peer.cancel() == ("OK", "")
+        assert not any(isinstance(answer, SideDraftFrame) for answer in peer.answers)

@@ -384,3 +384,16 @@ async def test_what_cannot_be_is_refused_by_name(
         with pytest.raises(Rejected, match=words) as caught:
             await suite.client.generate(asking("dragon", **changes))
         assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_stop_string_ends_the_answer_and_nothing_follows(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        for preset in ("dragon", "dragon-coupled"):
+            whole = await suite.client.generate(asking(preset))
+            stop = whole.text[5:7]
+            answer = await suite.client.generate(asking(preset, stop=(stop,)))
+            assert answer.text == whole.text[: whole.text.index(stop)]
+            assert answer.summary is not None
+            assert answer.summary.finish_reason == "stop"
+            assert answer.summary.tokens == len(answer.token_ids)
+            assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
