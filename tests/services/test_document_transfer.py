@@ -148,6 +148,17 @@ async def test_an_engine_without_files_says_what_else_there_is(tmp_path: Path) -
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.parametrize("side", [0, 1])
+async def test_budgets_of_documents_hold_on_both_sides(side: int, tmp_path: Path) -> None:
+    budgets = [2**29, 2**29]
+    budgets[side] = 2**14  # less than any of the public documents
+    async with suite(tmp_path, budgets=budgets, notes=()) as sides:
+        with pytest.raises(Rejected, match="document kv budget") as caught:
+            await sides.client.generate(REQUEST)
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await looked_up(sides.drafter)).cached == [False]
+
+
 async def test_a_document_that_is_taken_in_is_at_hand(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides:
         size, *chunks = await exported(sides.verifier)
