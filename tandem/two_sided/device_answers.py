@@ -21,10 +21,11 @@ from tandem.telemetry.metrics import Metrics
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import AggregationGauge
 from tandem.two_sided.protocol.counters import AggregationStats
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
+    ContextDocument,
+    DecodingOpened,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (

@@ -17,7 +17,7 @@ from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Document
 from tandem.two_sided.device_answers import DeviceAnswers
 from tandem.two_sided.profiling.decode_fits import default_fits_path, profile_decoding
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,

@@ -20,12 +20,12 @@ from tandem.specdec.messages import GoingAway, Pong
 from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.decoding.document_files import DocumentFiles
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodingText,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoding_service import DecodingServicer

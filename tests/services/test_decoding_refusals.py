@@ -10,7 +10,7 @@ import pytest
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodingTarget,
 )

@@ -29,9 +29,9 @@ from tandem.specdec.liveness import LostCloud
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.mixture import (
     Side,
     SideDraft,

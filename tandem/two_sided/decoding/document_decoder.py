@@ -49,7 +49,9 @@ from tandem.two_sided.protocol.decoder_machine import (
     LocalDraft,
     RelevanceEstimate,
 )
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
@@ -59,8 +61,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
-from tandem.two_sided.protocol.local_drafting import local_draft
 
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""

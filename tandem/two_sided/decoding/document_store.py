@@ -18,7 +18,7 @@ from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefill_job import PrefillJob
 from tandem.two_sided.decoding.document_files import DocumentFiles, document_hash
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 
 FORGOTTEN_FOR_S = 900.0
 """For how long a document that was forgotten is not kept again; longer than requests take."""

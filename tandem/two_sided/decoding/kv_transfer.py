@@ -18,8 +18,7 @@ from tandem.two_sided.decoding.document_store import (
     joined_ids,
     stored_text,
 )
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KvModel
+from tandem.two_sided.protocol.messages import ContextDocument, KvModel
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SideDraftFrame
 from tandem.two_sided.protocol.mixture import Side
 
 MAX_REMEMBERED = 256

@@ -22,7 +22,8 @@ from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.messages import (
     DecodeRequestMessage,
     DecodingOpen,
     DecodingOpened,
@@ -30,7 +31,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     SideDraftFrame,
     frame_header,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 
 

@@ -34,21 +34,19 @@ from tandem.two_sided.protocol.aggregation_rules import (
     aggregation_rule_for,
 )
 from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementSink
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingTarget,
-    SideDraftFrame,
-    frame_header,
-)
 from tandem.two_sided.protocol.draft_queues import DraftQueue
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
+    DecodingTarget,
     Fetch,
     PeerMessage,
+    SideDraftFrame,
     SideOutputs,
     TargetFrame,
     ToDecoder,
     ToPeer,
+    frame_header,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, first_side

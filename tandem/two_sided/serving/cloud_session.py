@@ -14,10 +14,11 @@ from tandem.net.served_sessions import FrameWriter, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.specdec.messages import GoingAway, Pong
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpen,
+    ContextDocument,
+    DecodingOpened,
     SideOutput,
 )
 from tandem.two_sided.protocol.mixture import Side

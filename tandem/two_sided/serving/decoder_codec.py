@@ -22,7 +22,9 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.net.tenant import check_tenant_id
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
+from tandem.two_sided.protocol.messages import (
+    KV_PART_BYTES,
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
@@ -30,11 +32,11 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingOpened,
     DecodingTarget,
     DecodingText,
+    KvModel,
+    KvPart,
     SentProbs,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     MAX_AHEAD,

@@ -16,7 +16,7 @@ from tandem.net.status import upstream_rejection
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     DecodeRequestMessage,
     DecodeResponseMessage,
     DecodingOpen,

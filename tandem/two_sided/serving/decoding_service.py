@@ -27,13 +27,13 @@ from tandem.telemetry.metrics import MethodSeries, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.two_sided.decoding.document_decoder import DecodingRun, DocumentDecoder
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
+    KV_PART_BYTES,
     ContextDocument,
     DecodeResponseMessage,
     DecodingOpen,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.messages import KV_PART_BYTES
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,

@@ -22,17 +22,15 @@ from tandem.specdec.events import Commit, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
-    DecodingOpened,
-    DecodingText,
-    SideDraftFrame,
-)
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
+    ContextDocument,
+    DecodingOpened,
+    DecodingText,
     DeviceMessage,
     PeerMessage,
+    SideDraftFrame,
     SideOutput,
 )
 from tandem.two_sided.protocol.mixture import Side

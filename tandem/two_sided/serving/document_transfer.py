@@ -35,8 +35,7 @@ from tandem.net.stream_limits import ServedStream
 from tandem.net.uncancelled import uncancelled
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KvModel
+from tandem.two_sided.protocol.messages import ContextDocument, KvModel
 from tandem.two_sided.protocol.presets import MAX_QUERY_CHARACTERS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,

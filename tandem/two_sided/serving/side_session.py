@@ -14,16 +14,14 @@ from tandem.net.frame_stream import FATAL
 from tandem.net.session_runner import OpenStream, SessionRunner
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingOpen,
-    DecodingOpened,
-    DecodingText,
-    SideDraftFrame,
-)
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingText,
     PeerMessage,
+    SideDraftFrame,
     SideOutput,
     ToDecoder,
     ToPeer,

@@ -13,7 +13,9 @@ from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.core.randomness import SeededRandom
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
@@ -23,8 +25,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead
-from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.specdec.messages import Cancel, GoingAway
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,

@@ -18,7 +18,7 @@ from tandem.two_sided.protocol.decoder_machine import (
     RelevanceEstimate,
     probs_sampling,
 )
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SideDraftFrame
 from tandem.two_sided.protocol.mixture import log_mass
 from tests.unit.two_sided.decoder_frames import (
     DOCUMENTS,

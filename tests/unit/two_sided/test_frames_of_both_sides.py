@@ -16,21 +16,19 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, TokenSource, extend_prefix
 from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
-from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
-    DecodingOpen,
-    DecodingOpened,
-    DecodingTarget,
-    SideDraftFrame,
-)
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     KV_PART_BYTES,
     AggregationRequest,
     CollaborationOpen,
     CollaborationOpened,
+    ContextDocument,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingTarget,
     Fetch,
     KvModel,
+    SideDraftFrame,
     TargetFrame,
     ToDecoder,
     ToPeer,

@@ -19,7 +19,7 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_origin
 from tandem.two_sided.decoding.document_store import DocumentStore, Source, StoredText
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 from tests.unit.backends.reference_models import pair
 from tests.unit.two_sided.document_checks import (
     DOCUMENTS,

@@ -12,7 +12,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -21,6 +20,7 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpened,
     DeviceMessage,
     Fetch,
+    SideDraftFrame,
     TargetFrame,
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer

@@ -11,8 +11,7 @@ import pytest
 from tandem.core.probs import SamplingParams
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import Ping
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
-from tandem.two_sided.protocol.messages import CollaborationOpened, TargetFrame
+from tandem.two_sided.protocol.messages import CollaborationOpened, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tests.unit.two_sided.test_side_machine import device, frame, head, own, request_for, told

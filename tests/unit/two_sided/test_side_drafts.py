@@ -12,8 +12,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Finish
-from tandem.two_sided.protocol.decoder_messages import DecodingTarget, SideDraftFrame
-from tandem.two_sided.protocol.messages import Fetch, TargetFrame
+from tandem.two_sided.protocol.messages import DecodingTarget, Fetch, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.protocol.side_machine import SideMachine

@@ -13,12 +13,13 @@ from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, TokenSource, extend
 from tandem.specdec.events import Commit, Finish
 from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.counters import RoundTrips
-from tandem.two_sided.protocol.decoder_messages import DecodingTarget, SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
+    DecodingTarget,
     Fetch,
+    SideDraftFrame,
     SideOutput,
     TargetFrame,
     ToDecoder,

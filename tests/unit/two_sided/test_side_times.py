@@ -15,11 +15,12 @@ from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import DecodingTarget, SideDraftFrame
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
+    DecodingTarget,
     Fetch,
+    SideDraftFrame,
     TargetFrame,
 )
 from tandem.two_sided.protocol.mixture import Side

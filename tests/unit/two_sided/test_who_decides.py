@@ -16,10 +16,10 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
+    SideDraftFrame,
     SideOutputs,
     TargetFrame,
     ToPeer,
