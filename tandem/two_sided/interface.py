@@ -14,7 +14,7 @@ here and from nowhere else in the package.
 
 from tandem.two_sided.cloud_answers import CloudAnswers
 from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
-from tandem.two_sided.device_answers import DeviceAnswers
+from tandem.two_sided.device_answers import DeviceAnswers, DeviceRequest
 from tandem.two_sided.profiling.decode_fits import default_fits_path, profile_decoding
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.messages import ContextDocument
@@ -26,7 +26,6 @@ from tandem.two_sided.protocol.presets import (
     find_aggregation_preset,
 )
 from tandem.two_sided.serving.decoding_service import DecodingServicer
-from tandem.two_sided.serving.device_session import DeviceRequest
 
 __all__ = [
     "AGGREGATION_PRESETS",
