@@ -47,7 +47,6 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecoderPhase,
     DecodeTask,
     LocalDraft,
-    RelevanceEstimate,
 )
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
@@ -272,14 +271,12 @@ class DocumentDecoder:
                 why = f"has {len(document.owner)} characters; at most {MAX_OWNER_CHARACTERS}"
                 raise InvalidArgument(f"{field}.owner", why)
 
-    def _estimate(self, machine: DecoderMachine, estimate: RelevanceEstimate) -> Sequence[float]:
+    def _estimate(self, machine: DecoderMachine, answer_ids: tuple[int, ...]) -> Sequence[float]:
         """Return the relevances of a session's documents to the end of its text (DRAGON's R(d,
         x<t)), the same words on both sides, whichever got the prompt as text."""
         assert self._rescore is not None, "checked as the session was prepared"
         assert self._tokenizer is not None, "there are documents"
-        token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.leading_length :][
-            -QUERY_TOKENS:
-        ]
+        token_ids = (*machine.prompt_ids, *answer_ids)[machine.leading_length :]
         text = self._tokenizer.detokenizer()
         query = text.push(token_ids[-QUERY_TOKENS:]) + text.finish()
         return self._rescore(query, [document.text for document in machine.opening.documents])
@@ -354,7 +351,7 @@ def _whole(field: str, text: str) -> str:
 Send = Callable[[SideDraftFrame, float], None]
 """Given a draft, and the seconds that it waited for the engine."""
 DecodeHandle = JobHandle[tuple[LocalDraft | None, float]]
-EstimateRelevances = Callable[[DecoderMachine, RelevanceEstimate], Sequence[float]]
+EstimateRelevances = Callable[[DecoderMachine, tuple[int, ...]], Sequence[float]]
 
 
 class DecodingRun:
@@ -449,11 +446,11 @@ class DecodingRun:
         running = self._running
         if running is None:
             self._wake.clear()
-            if (estimate := self.machine.estimate()) is None:
+            if (answer_ids := self.machine.estimate()) is None:
                 await self._wake.wait()
                 return
-            scores = await asyncio.to_thread(self._estimate, self.machine, estimate)
-            self.machine.estimated(estimate, scores)
+            scores = await asyncio.to_thread(self._estimate, self.machine, answer_ids)
+            self.machine.estimated(answer_ids, scores)
             return
         # Not for the future's result: a job is cancelled when its work has become void.
         await asyncio.wait([running.handle.future])

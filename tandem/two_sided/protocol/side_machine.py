@@ -33,7 +33,7 @@ from tandem.two_sided.protocol.aggregation_rules import (
     TokenRule,
     aggregation_rule_for,
 )
-from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementSink
+from tandem.two_sided.protocol.counters import AggregationCounters
 from tandem.two_sided.protocol.draft_queues import DraftQueue
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -50,6 +50,7 @@ from tandem.two_sided.protocol.messages import (
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, first_side
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 NEVER = LivenessTimes(inf, inf, inf)
 """When a side that waits for none misses the other one."""
@@ -80,7 +81,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         peer_log_mass: float | None = None,
         liveness: Liveness | None = None,
         placement_policy: PlacementPolicy | None = None,
-        measurements: MeasurementSink | None = None,
+        measurements: SideProfiler | None = None,
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
     ) -> None:

@@ -18,7 +18,6 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
     LocalMixture,
-    RelevanceEstimate,
 )
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.mixture import Side, log_mass
@@ -95,8 +94,8 @@ def test_an_estimate_is_due_where_drafting_waits_for_it() -> None:
     drafts = engine.steps()
     assert len(drafts) == 2
     answer = tuple(draft.token_id for draft in drafts)
-    assert decoder.estimate() == RelevanceEstimate(len(PROMPT) + 2, answer), "for one more token"
-    decoder.estimated(RelevanceEstimate(len(PROMPT) + 2, answer), RELEVANCES)
+    assert decoder.estimate() == answer, "for one more token"
+    decoder.estimated(answer, RELEVANCES)
     assert decoder.estimate() is None
     assert len(engine.steps()) == 1
     full = machine(reweigh_every=2, ahead=2)

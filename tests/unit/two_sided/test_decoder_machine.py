@@ -15,7 +15,6 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
     LocalDraft,
-    RelevanceEstimate,
     probs_sampling,
 )
 from tandem.two_sided.protocol.messages import SideDraftFrame
@@ -132,7 +131,7 @@ def test_estimated_relevances_are_a_function_of_the_text(seed: int) -> None:
     changes = {"reweigh_every": every, "committed_ids": committed, "ahead": dice.choice([1, 3, 8])}
     decoder = machine(**changes)
     engine = Engine(decoder)
-    late: list[RelevanceEstimate] = []
+    late: list[tuple[int, ...]] = []
     while decoder.phase is DecoderPhase.DECODING:
         for _ in range(dice.randrange(8)):
             draft = engine.step()
@@ -145,7 +144,7 @@ def test_estimated_relevances_are_a_function_of_the_text(seed: int) -> None:
                 late.append(estimate)
                 while late and dice.random() < 0.8:  # one may come when its text is gone
                     done = late.pop()
-                    decoder.estimated(done, scores_of(done.answer_ids))
+                    decoder.estimated(done, scores_of(done))
             else:
                 break
         left = decoder.capacity - len(decoder.committed)
