@@ -281,7 +281,7 @@ def test_an_estimate_is_asked_for_once_and_kept_while_its_tokens_are_decided() -
     first, second = engine.steps()
     due = decoder.estimate()
     assert due is not None
-    assert due.position == 5
+    assert due == (first.token_id, second.token_id)
     decoder.estimated(due, (2.0, 1.0))
     (third,) = engine.steps()
     assert third.log_mass == log_mass((2.0, 1.0))

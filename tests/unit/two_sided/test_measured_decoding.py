@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from tandem.core.errors import InvalidArgument
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.profiling.decode_fits import measure_fit
@@ -38,18 +37,3 @@ def test_nothing_stays_open() -> None:
     engine = scripted()
     measure_fit(engine, document_tokens=8, context_tokens=16, runs=1)
     assert engine.sessions_open == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"context_tokens": 65}, "context_tokens"),
-        ({"context_tokens": 16, "document_tokens": 16}, "context_tokens"),
-        ({"context_tokens": 32, "document_tokens": 16, "documents": 0}, "documents"),
-        ({"context_tokens": 32, "document_tokens": 16, "runs": 0}, "runs"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(given: dict[str, int], field: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        measure_fit(scripted(), **given)
-    assert refused.value.field == field

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import SeededRandom
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
@@ -77,26 +72,6 @@ def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     assert len(said) == 2
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("decode_s", -0.001), ("decode_s", math.inf), ("decode_s", math.nan)),
-        *(("transfer_s", -0.001), ("transfer_s", math.inf), ("transfer_s", math.nan)),
-        *(("queue_s", -0.001), ("queue_s", math.inf), ("queue_s", math.nan)),
-        *(("acceptance", -0.001), ("acceptance", 1.001), ("acceptance", math.nan)),
-    ],
-)
-@pytest.mark.parametrize("side", list(Side))
-def test_what_cannot_have_been_measured_is_named(side: Side, field: str, value: float) -> None:
-    good = SideTimes(0.05, 0.1, 0.5)
-    changes: dict[str, Any] = {field: value}
-    bad = replace(good, **changes)
-    both = BothSides(bad, good) if side is Side.DEVICE else BothSides(good, bad)
-    with pytest.raises(InvalidArgument) as refused:
-        choose_side(both, Side.DEVICE)
-    assert refused.value.field == f"{side.name.lower()}.{field}"
-
-
 @pytest.mark.parametrize("acceptance", [0.0, 1.0])
 def test_a_link_that_takes_no_time_and_rates_of_all_or_nothing_are_measurements(
     acceptance: float,
@@ -126,9 +101,6 @@ def test_a_move_must_save_more_than_the_hysteresis() -> None:
     saved_s = 0.25  # a refused draft of the device, every second time, costs 500 ms
     for hysteresis_s, moves in ((0.0, True), (0.24, True), (saved_s, False)):
         assert choose_side(both, Side.CLOUD, hysteresis_s).moves is moves
-    for wrong in (-0.001, math.nan):
-        with pytest.raises(InvalidArgument, match="hysteresis_s"):
-            choose_side(both, Side.CLOUD, wrong)
 
 
 @pytest.mark.parametrize(("saved_s", "moves"), [(0.0015, False), (0.0025, True)])

@@ -5,7 +5,6 @@ from math import isnan
 
 import pytest
 
-from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import UNKNOWN, BothSides, SideTimes, choose_side
 from tandem.two_sided.protocol.profiler import (
@@ -89,16 +88,6 @@ def test_the_size_of_drafts_counts_where_bandwidth_is_scarce() -> None:
     sides = profiler.sides()
     assert sides.device.transfer_s == pytest.approx(0.005 + 0.2, rel=0.05)
     assert sides.cloud.transfer_s == pytest.approx(0.005, rel=0.2)
-
-
-def test_what_is_no_measurement_is_refused() -> None:
-    profiler = SideProfiler()
-    with pytest.raises(InvalidArgument):
-        profiler.verified(Side.DEVICE, 1.5)
-    with pytest.raises(InvalidArgument):
-        profiler.drafted(Side.DEVICE, -1)
-    with pytest.raises(InvalidArgument):
-        profiler.decoded(Side.DEVICE, 3, float("nan"))
 
 
 def test_averages_go_a_tenth_of_the_way() -> None:

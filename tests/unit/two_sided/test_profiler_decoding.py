@@ -58,36 +58,10 @@ def test_the_slope_follows_a_machine_that_became_busy() -> None:
     assert fit.at(200) == pytest.approx(2 * (2e-5 * 200 + 0.004), rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "steps_s", "field"),
-    [
-        ([1, 2], [0.1], "durations_s"),
-        ([1], [0.1], "lengths"),
-        ([0, 2], [0.1, 0.1], "length"),
-        ([1, 2], [0.1, float("nan")], "duration_s"),
-        ([1, 2], [0.1, -0.1], "duration_s"),
-    ],
-)
-def test_what_cannot_have_been_measured_is_refused(
-    lengths: list[int], steps_s: list[float], field: str
-) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        fit_decoding(lengths, steps_s)
-    assert refused.value.field == field
-
-
 @pytest.mark.parametrize("numbers", [(-1, 1, 0), (0, 0, 0), (0, 1, float("inf"))])
 def test_a_line_that_is_none_is_refused(numbers: tuple[float, float, float]) -> None:
     with pytest.raises(InvalidArgument):
         DecodeFit(*numbers)
-
-
-@pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan")])
-def test_an_observation_has_a_weight_from_0_to_1(weight: float) -> None:
-    fit = DecodeFit(numerator=3.0, denominator=20_000.0, intercept_s=0.004)
-    with pytest.raises(InvalidArgument, match="weight"):
-        fit.updated(120, 0.01, weight=weight)
-    assert fit.updated(1, 0.0, weight=1.0) == DecodeFit(0.0, 1.0, 0.004)
 
 
 def test_the_least_that_may_have_been_measured() -> None:
