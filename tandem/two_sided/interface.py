@@ -8,12 +8,13 @@ here and from nowhere else in the package.
   the `ContextDocument`s of their own `Side`, and what `Profiling` knows, by which the aggregating
   side is chosen.
 - A decoder stands beside each aggregator: `DecodingServicer` serves a `DocumentDecoder`, which runs
-  a service's own model after its `Documents`.
+  a service's own model after its `Documents`; `open_document_files` keeps these on disk.
 - `profile_decoding` measures how long a model's tokens take, and stores it at `default_fits_path`
   for `Profiling` to read."""
 
 from tandem.two_sided.cloud_answers import CloudAnswers
 from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
+from tandem.two_sided.decoding.document_files import open_document_files
 from tandem.two_sided.device_answers import DeviceAnswers, DeviceRequest
 from tandem.two_sided.profiling.decode_fits import default_fits_path, profile_decoding
 from tandem.two_sided.profiling.profile_sources import Profiling
@@ -42,5 +43,6 @@ __all__ = [
     "Side",
     "default_fits_path",
     "find_aggregation_preset",
+    "open_document_files",
     "profile_decoding",
 ]

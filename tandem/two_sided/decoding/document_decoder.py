@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 
-from tandem.backends.interface import Engine, Session
+from tandem.backends.interface import Session
 from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.probs import Array
@@ -111,21 +110,6 @@ class Documents:
             weights=weights,
             only_drafts=only_drafts,
         )
-
-    @classmethod
-    def kept_in(
-        cls,
-        folder: Path | None,
-        *,
-        engine: Engine,
-        tokenizer: Tokenizer | None,
-        weights: Callable[[], str],
-    ) -> Documents:
-        """Return documents whose keys and values outlast the process in `folder`, if one is given.
-        Raises InvalidArgument for one that cannot be used."""
-        weights = cache(weights)  # it reads all of them
-        files = open_document_files(engine, folder, weights)
-        return cls(tokenizer, files=files, weights=weights)
 
 
 class DocumentDecoder:

@@ -49,16 +49,10 @@ class SideDraft:
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """The token at a position, whether each side's draft was that token, and the side whose draft
-    it is, or was put in the place of."""
+    """The token at a position, and the side whose draft it is, or was put in the place of."""
 
     token_id: int
-    device_accepted: bool
-    cloud_accepted: bool
     side: Side
-
-    def accepted(self, side: Side) -> bool:
-        return self.device_accepted if side is Side.DEVICE else self.cloud_accepted
 
 
 def log_mass(relevances: Sequence[float]) -> float:
@@ -139,7 +133,7 @@ def aggregate(
         rng=rng,
         position=position,
     )
-    return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id, side)
+    return Aggregated(token_id, side)
 
 
 def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
