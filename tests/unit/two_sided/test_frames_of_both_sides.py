@@ -3,7 +3,6 @@ or taken from elsewhere would show as another frame."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, TokenSource, extend_prefix
-from tandem.specdec.messages import Cancel, GoingAway, Ping
+from tandem.specdec.messages import Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
@@ -26,7 +25,6 @@ from tandem.two_sided.protocol.messages import (
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
-    Fetch,
     KvModel,
     SideDraftFrame,
     TargetFrame,
@@ -36,14 +34,13 @@ from tandem.two_sided.protocol.messages import (
 from tandem.two_sided.protocol.mixture import Side, coupled_side, log_mass, side_weights
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
-    Draw,
     LocalProbs,
     Placement,
     ProbsPayload,
 )
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tests.unit.two_sided.decoder_frames import DOCUMENTS, MODEL, PROMPT, RELEVANCES, opening
-from tests.unit.two_sided.test_side_machine import cloud, device, frame, own, request_for, told
+from tests.unit.two_sided.test_side_machine import device, frame, own, request_for, told
 from tests.unit.two_sided.test_side_machine import head as prefix_after
 
 DRAGON = AGGREGATION_PRESETS["dragon"]
@@ -93,13 +90,6 @@ def test_a_session_at_a_decoder_opens_with_all_that_the_request_says() -> None:
     )
 
 
-def test_at_temperature_0_a_decoder_is_asked_for_whole_distributions() -> None:
-    greedy = replace(REQUEST, sampling=SamplingParams(temperature=0.0, top_k=3))
-    found = greedy.decoding_opening(Side.DEVICE, prompt=(1, 2), documents=())
-    assert found.sampling == SamplingParams()
-    assert found.probs == LocalProbs(Draw.LIKELIEST, ProbsPayload.FULL, "float32")
-
-
 @pytest.mark.parametrize("name", AGGREGATION_PRESETS)
 def test_documents_are_joined_where_one_side_decodes_alone(name: str) -> None:
     request = replace(REQUEST, preset=AGGREGATION_PRESETS[name])
@@ -123,30 +113,6 @@ def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
         "base": 5,
         "prefix_hash": prefix(1, 2, 3, 8, 9),
     }
-
-
-def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> None:
-    request = request_for("dragon")
-    assert (request.committed_ids, request.eos_token_ids, request.query) == ((), frozenset(), "")
-    assert (request.ignore_eos, request.documents) == (False, 0)
-    assert not request.processors.active
-
-
-def test_what_a_frame_says_by_saying_nothing() -> None:
-    opened = CollaborationOpened(1, 2, 9, log_mass=0.0, max_tokens=4)
-    assert (opened.documents, opened.document_tokens) == (0, 0)
-    draft = SideDraftFrame(1, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
-    assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
-    target = TargetFrame(1, 2, 9, token_ids=(3,))
-    assert (target.hands_over, target.token_sources) == (False, ())
-    document = ContextDocument("text", 1.0)
-    assert (document.imported, document.in_conversation) == (False, False)
-    asked = opening()
-    assert (asked.wants_text, asked.wants_token_texts, asked.joined) == (False, False, False)
-    assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
-    assert not DecodingTarget(1, 2, 9, (3,)).last
-    older = DecodingOpened(1, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 20)
-    assert older.document_tokens == ()
 
 
 def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
@@ -197,11 +163,6 @@ def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
         max_tokens=20,
         document_tokens=(4, 2),
     )
-
-
-def test_a_decoder_that_goes_says_where_its_text_ends() -> None:
-    machine = decoder(committed_ids=(4, 5))
-    assert machine.going_away() == GoingAway(9, 5, prefix(*PROMPT, 4, 5))
 
 
 def test_a_draft_goes_with_what_is_known_of_it() -> None:
@@ -277,13 +238,6 @@ def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
     )
 
 
-def test_what_ends_a_stream_says_where_the_text_ends() -> None:
-    machine = device()
-    machine.drafted(own(), 0.0)
-    machine.receive(frame(), 0.0)
-    assert told(machine.cancel(), Cancel) == [Cancel(1, 3, prefix_after((0,)))]
-
-
 def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
     machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
     assert machine.peer_opened is None
@@ -291,43 +245,6 @@ def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
     said = CollaborationOpened(1, 2, prefix_after(()), log_mass=0.0, max_tokens=4, documents=2)
     machine.receive(said, 0.0)
     assert machine.peer_opened is said
-
-
-def test_a_whole_answer_comes_at_once_from_where_the_stream_begins() -> None:
-    """Of a cloud that drafts 2, 1 and 0, and whose coin has fallen."""
-    request = request_for("drdg-sw", committed_ids=(3,))
-    machine = SideMachine(Side.CLOUD, request, peer_log_mass=-90.0)
-    machine.opened(0.0, 0.0)
-    answer: tuple[int, ...] = (3,)
-    for token in (2, 1, 0):
-        targets = told(machine.drafted(own(answer, token=token), 0.0), TargetFrame)
-        assert len(targets) == (token == 0), "with the last token"
-        answer = (*answer, token)
-    (target,) = targets
-    assert isinstance(target, TargetFrame)
-    assert (target.base, target.prefix_hash) == (3, prefix_after((3,)))
-    assert target.token_ids == (2, 1, 0)
-    assert target.token_sources == (TokenSource.CLOUD,) * 3
-
-
-def test_a_longer_list_is_asked_for_where_the_text_ends() -> None:
-    greedy = SamplingParams(temperature=0.0)
-    preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
-    machine = device(preset=preset, sampling=greedy)
-    flat = np.full(4, 0.25, dtype=np.float32)
-    machine.drafted(own(probs=flat), 0.0)
-    (short,) = told(
-        cloud(preset=preset, sampling=greedy).drafted(own(probs=flat), 0.0), SideDraftFrame
-    )
-    outputs = machine.receive(short, 0.0)
-    assert outputs == [ToPeer(Fetch(1, 2, prefix_after(()), count=8))]
-
-
-def test_no_documents_are_a_plain_sequence_of_no_weight() -> None:
-    plain = DecoderMachine(opening(documents=()), prompt_ids=PROMPT, documents=[], model=MODEL)
-    work = plain.work()
-    assert work is not None
-    assert (work.mixture.weights, work.mixture.log_mass) == ((1.0,), -math.inf)
 
 
 def test_a_whole_answer_that_is_decided_at_once_is_one_side_s_too() -> None:

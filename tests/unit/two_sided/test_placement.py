@@ -56,13 +56,6 @@ def test_by_delay_it_goes_where_the_other_side_is_accepted_more() -> None:
     assert [choice.moves for choice in told] == [True, False, False, True]
 
 
-def test_what_saves_next_to_nothing_is_not_worth_a_move() -> None:
-    placement_policy = placement_policy_for(
-        Placement.SCHEDULED, RNG, measured=lambda: sides(0.501, 0.5)
-    )
-    assert [placement_policy(1, at) for at in Side] == list(Side)
-
-
 def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     said: list[bool] = []
     placement_policy = placement_policy_for(

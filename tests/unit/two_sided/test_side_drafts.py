@@ -148,14 +148,6 @@ def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end()
     assert [each.last for each in told(outputs, DecodingTarget)] == [True]
 
 
-def test_a_draft_travels_with_what_came_with_it() -> None:
-    machine = device("dragon placement=cloud")
-    draft = own(token=3, probs=PROBS, log_mass=0.5)
-    (sent,) = told(machine.drafted(replace(draft), 0.0), SideDraftFrame)
-    assert (sent.base, sent.prefix_hash, sent.token_id) == (2, head(()), 3)
-    assert (sent.log_mass, sent.probs.tolist()) == (0.5, PROBS.tolist())
-
-
 def test_drafts_up_to_the_end_of_the_answer_are_kept() -> None:
     shorter = cloud("dragon placement=cloud", max_tokens=2)
     shorter.receive(frame(), 0.0)
@@ -203,22 +195,6 @@ def test_a_side_that_answers_alone_keeps_none_of_the_other_s_drafts() -> None:
         machine = side(name)
         assert machine.receive(frame(probs=None), 0.0) == []
         assert queued(machine) == (0, 0)
-
-
-def test_drafts_of_a_stretch_whose_weights_are_unknown_wait() -> None:
-    """Whose they are follows from the drafts that begin the stretch."""
-    preset = replace(AGGREGATION_PRESETS["dragon-coupled"], reweigh_every=2)
-    machine = device("dragon-coupled", preset=preset, max_tokens=9)
-    (first,) = told(machine.drafted(own(probs=None), 0.0), SideDraftFrame)
-    assert first.base == 2
-    assert told(machine.drafted(own((0,), probs=None), 0.0), SideDraftFrame) == []
-    sure = frame(probs=None, token=1, log_mass=-90.0)
-    outputs = machine.receive(sure, 0.0)
-    assert tokens(outputs) == [0, 0], "the device has all the weight"
-    assert [sent.base for sent in told(outputs, SideDraftFrame)] == [3]
-    (fourth,) = told(machine.drafted(own((0, 0), probs=None), 0.0), SideDraftFrame)
-    assert fourth.base == 4, "the first of the next stretch"
-    assert told(machine.drafted(own((0, 0, 0), probs=None), 0.0), SideDraftFrame) == []
 
 
 def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() -> None:

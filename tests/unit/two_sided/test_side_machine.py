@@ -12,7 +12,6 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, TokenSource, extend_prefix
 from tandem.specdec.events import Commit, Finish
 from tandem.specdec.messages import Cancel, Ping, Pong
-from tandem.two_sided.protocol.counters import RoundTrips
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -114,24 +113,6 @@ def told(outputs: list[SideOutput], kind: type) -> list[Any]:
         for each in outputs
         if isinstance(each, ToPeer | ToDecoder) and isinstance(each.message, kind)
     ]
-
-
-def test_the_cloud_tells_the_device_its_weight_and_how_long_the_answer_may_be() -> None:
-    machine = SideMachine(Side.CLOUD, request_for("dragon-device"), peer_log_mass=0.0)
-    (answer,) = told(machine.opened(1.5, 0.0), CollaborationOpened)
-    limit = machine.request.max_tokens
-    assert (answer.log_mass, answer.max_tokens) == (1.5, limit)
-    own_side = SideMachine(Side.DEVICE, request_for("dragon-device"))
-    assert not own_side.opened(1.5, 0.0)
-
-
-def test_a_token_needs_both_drafts_and_goes_to_both_decoders() -> None:
-    machine = device()
-    assert machine.drafted(own(), 0.0) == []
-    outputs = machine.receive(frame(), 0.0)
-    assert tokens(outputs) == [0]
-    assert [target.token_ids for target in told(outputs, TargetFrame)] == [(0,)]
-    assert [target.token_ids for target in told(outputs, DecodingTarget)] == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -282,62 +263,6 @@ def test_a_decoder_that_begins_again_answers_what_was_asked_of_the_one_before() 
     assert machine.drafted(own((0,), probs=PROBS), 0.0) == [], "once"
 
 
-def test_round_trips_are_told_once_each_from_one_clock() -> None:
-    trips = RoundTrips()
-    trips.sent(1.0)
-    trips.sent(2.0)
-    trips.sized(10)
-    assert trips.answered(1, 5.0) == (4.0, 10)
-    assert trips.answered(1, 6.0) is None
-    assert trips.answered(2, 6.0) == (4.0, 0)
-    assert trips.answered(9, 6.0) is None
-    assert trips.held_s(7.0) == 0.0
-    trips.sent(6.5)
-    trips.sent(6.75)
-    trips.sized(20)
-    trips.sized(30)
-    assert trips.answered(4, 7.0) == (0.25, 0)
-    assert trips.answered(3, 7.0) is None, "an answer to a later one has come"
-    trips.received(7.0)
-    assert (trips.heard, trips.held_s(7.5)) == (1, 0.5)
-
-
-class Seen:
-    """Notes what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def decoded(self, side: Side, length: int, duration_s: float) -> None:
-        self.told.append(("decoded", side, length, duration_s))
-
-    def exchanged(self, up: int, down: int, elapsed_s: float, held_s: float = 0) -> None:
-        self.told.append(("exchanged", up, down, elapsed_s, held_s))
-
-    def drafted(self, side: Side, size: int) -> None:
-        self.told.append(("drafted", side, size))
-
-    def verified(self, side: Side, accepted: float) -> None:
-        self.told.append(("verified", side, accepted))
-
-
-def test_a_profiler_hears_what_the_frames_show() -> None:
-    seen = Seen()
-    machine = SideMachine(Side.DEVICE, request_for("dragon"), log_mass=0.0, measurements=seen)
-    machine.connect(1.0)
-    machine.sized(500)
-    machine.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4), 1.1, 60)
-    machine.receive(frame(decode_s=0.25, held_s=0.125, heard=1), 2.0, 90)
-    machine.drafted(own(), 2.0)
-    assert seen.told == [
-        ("decoded", Side.CLOUD, 2, 0.25),
-        ("drafted", Side.CLOUD, 90),
-        ("exchanged", 500, 90, 1.0, 0.125),
-        ("verified", Side.DEVICE, 1.0),
-        ("verified", Side.CLOUD, 1.0),
-    ]
-
-
 def test_a_side_keeps_no_more_distributions_than_may_be_drafted_ahead() -> None:
     preset = composed("dragon placement=cloud ahead=2")
     machine = cloud(preset=preset, max_tokens=90)
@@ -354,18 +279,3 @@ def test_drafts_that_the_other_side_decided_are_not_kept() -> None:
     assert told(machine.receive(fetch, 0.0), SideDraftFrame)
     machine.receive(TargetFrame(1, 2, head(()), token_ids=(0,)), 0.0)
     assert not told(machine.receive(fetch, 0.0), SideDraftFrame)
-
-
-def test_nothing_can_be_fetched_of_a_distribution_whose_head_alone_is_known() -> None:
-    machine = cloud("dragon-device")
-    assert told(machine.drafted(own(), 0.0), SideDraftFrame)
-    with pytest.raises(InvalidArgument, match="fetch: no distribution was kept"):
-        machine.receive(Fetch(1, 2, head(()), count=4), 0.0)
-
-
-@pytest.mark.parametrize("name", ["dragon-coupled", "dragon placement=cloud"])
-def test_drafts_beyond_a_shorter_answer_of_the_cloud_are_nobody_s_fault(name: str) -> None:
-    """Its documents may leave less room than the device was granted, which learns that late."""
-    machine = cloud(name, max_tokens=1)
-    assert machine.receive(frame((0,)), 0.0) == []
-    assert queued(machine) == (0, 0)

@@ -9,7 +9,6 @@ from tandem.two_sided.protocol.placement import (
     BothSides,
     SideTimes,
     choose_side,
-    token_time_s,
 )
 
 
@@ -49,25 +48,3 @@ def test_the_difference_is_the_paper_s_by_cases() -> None:
             assert choice.gain_s == pytest.approx(piecewise_gain_s(both, side), abs=1e-12)
             assert choice.moves == (choice.gain_s > 0)
             assert choice.side == (side.other if choice.moves else side)
-
-
-def test_the_chosen_side_has_the_shorter_token_time() -> None:
-    source = random.Random(2)
-    for _ in range(200):
-        both = random_sides(source)
-        chosen = choose_side(both, Side.DEVICE).side
-        assert token_time_s(both, chosen) <= token_time_s(both, chosen.other)
-
-
-def test_the_slower_side_aggregates_and_so_does_the_one_less_often_right() -> None:
-    assert choose_side(sides(0.5, 0.1, 0.1, 0.6, 0.6), Side.CLOUD).side is Side.DEVICE
-    assert choose_side(sides(0.1, 0.5, 0.1, 0.6, 0.6), Side.DEVICE).side is Side.CLOUD
-    assert choose_side(sides(0.1, 0.1, 0.2, 0.9, 0.5), Side.DEVICE).side is Side.CLOUD
-    assert choose_side(sides(0.1, 0.1, 0.2, 0.5, 0.9), Side.CLOUD).side is Side.DEVICE
-
-
-def test_a_small_gain_moves_nothing() -> None:
-    both = sides(0.1, 0.1, 0.2, 0.52, 0.5)
-    gain_s = choose_side(both, Side.DEVICE).gain_s
-    assert 0 < gain_s < 0.005
-    assert not choose_side(both, Side.DEVICE, hysteresis_s=0.005).moves

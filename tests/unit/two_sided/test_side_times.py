@@ -169,13 +169,6 @@ def test_a_ping_is_answered_with_its_number() -> None:
     assert device().receive(pong, 0.0) == []
 
 
-def test_drafts_that_follow_nothing_change_nothing() -> None:
-    machine = device()
-    for _ in range(2):
-        assert machine.drafted(own((0,)), 0.0) == []
-        assert queued(machine) == (0, 0)
-
-
 class Away:
     """Moves the aggregation at every token."""
 

@@ -25,10 +25,6 @@ from tandem.two_sided.protocol.messages import (
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
-from tandem.two_sided.protocol.presets import (
-    AGGREGATION_PRESETS,
-    find_aggregation_preset,
-)
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.composed_presets import composed
@@ -265,12 +261,6 @@ def test_one_coin_for_the_answer_sends_it_whole(device: float, cloud: float, own
     assert told == ([tuple(found.tokens)] if owner else []), "when it is complete"
 
 
-def test_one_coin_for_the_answer_falls_where_it_begins() -> None:
-    for mass in np.linspace(-1, 1, 9).tolist():
-        expected = coupled_side(side_weights(mass, 0.0), RNG, START)
-        assert {*converse("drdg-sw", mass).tokens} == {TOKEN_OF[expected]}
-
-
 @pytest.mark.parametrize("name", ["dragon-coupled", "drdg-sw"])
 def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
     request = request_for(name)
@@ -281,19 +271,3 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
         for answer in ((), (0,)):
             assert machine.drafted(own(answer), 0.0) == []
         assert queued(machine) == (2, 0)
-
-
-def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
-    ahead = {name: preset.ahead for name, preset in AGGREGATION_PRESETS.items()}
-    assert (ahead.pop("drdg-tw"), {*ahead.values()}) == (1, {8})
-    assert {preset.top for preset in AGGREGATION_PRESETS.values()} == {16}
-
-
-def test_lossy_presets_and_those_of_two_sides() -> None:
-    assert {name for name, preset in AGGREGATION_PRESETS.items() if preset.lossy} == {
-        "dragon-lossy",
-        "drdg-sw",
-    }
-    alone = {name for name, preset in AGGREGATION_PRESETS.items() if not preset.two_sided}
-    assert alone == {"crcg-device", "crcg-cloud", "drcg-text", "drcg-kv"}
-    assert find_aggregation_preset("dragon").with_draft_length(3).ahead == 3
