@@ -101,11 +101,6 @@ async def test_a_damaged_file_is_refused(tmp_path: Path, zeroed: bool) -> None:
     assert await stored(tmp_path) == ("computed", 1)
 
 
-async def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
-    files_in(tmp_path, ENGINE).path(DOCUMENT).mkdir()
-    assert (await stored(tmp_path))[0] == "computed"
-
-
 async def test_a_disk_that_takes_nothing_costs_no_answer(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     files = files_in(folder, ENGINE)

@@ -227,15 +227,6 @@ async def test_all_sequences_go_back_together() -> None:
         group.rollback(2)
 
 
-async def test_without_documents_there_is_one_plain_sequence() -> None:
-    engine = Batched()
-    group = DocumentGroup(engine, [], ROOM)
-    async with engine_thread(engine) as thread:
-        (draft,) = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 1, LocalMixture.of(())))
-    assert engine.batches == [1]
-    assert draft.token_id == np.asarray(PROBS(PROMPT)).argmax()
-
-
 async def test_two_requests_share_a_pass_and_their_documents() -> None:
     engine = Batched()
     sessions = documents_in(engine, DOCUMENTS)
@@ -264,29 +255,6 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
     assert second is not None
     assert first.token_id == second.token_id
     assert engine.batches == [6, 6]
-
-
-async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
-    engine = Batched()
-    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
-    alone = engine.open(ROOM)
-    rule = GumbelCouplingRule(1)
-    judge = Judge(2, chain_steps([Proposal((3,))]), rule, PayloadRule(rule, SeededRandom(0)))
-    work = VerifyTask(0, (1, 2, 3), 2, 1, judge)
-    async with engine_thread(engine) as thread:
-        both_are_there = threading.Event()
-        waiting = thread.call(lambda: both_are_there.wait(60))
-        verifying = thread.submit(VerifyJob(alone, work, SamplingParams()))
-        drafting = asyncio.create_task(decoded(thread, group, DecodeTask(0, PROMPT, 3, 2, SHARES)))
-        await asyncio.sleep(0)
-        both_are_there.set()
-        await waiting
-        verified, drafts = await verifying.future, await drafting
-    assert engine.batches == [4, 3]
-    assert verified.cost.batch_size == 2
-    target = np.asarray(PROBS((1, 2))).astype(np.float32)
-    assert verified.value.targets[0] == rule.target_token(target, 2)
-    assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
 
 
 async def test_a_long_prompt_lets_others_have_their_turn() -> None:
@@ -351,16 +319,6 @@ def test_a_group_that_cannot_be_opened_frees_what_it_had() -> None:
     with pytest.raises(InvalidArgument, match="capacity"):
         DocumentGroup(engine, sessions, engine.context_length - 4)  # too much for the first only
     assert engine.kv_bytes_in_use == before
-
-
-def test_one_document_s_distribution_is_untouched() -> None:
-    logits = np.random.default_rng(0).normal(size=VOCABULARY).astype(np.float32)
-    sampling = SamplingParams(0.7, 9, 0.9)
-    probs = side_probs([logits], np.ones(1), sampling)
-    assert np.array_equal(probs, probs_from_logits(logits, sampling))
-    assert (
-        probs.dtype == side_probs([logits, logits], np.full(2, 0.5), sampling).dtype == np.float32
-    )
 
 
 def test_a_draft_model_with_another_tokenizer_reads_documents_too() -> None:

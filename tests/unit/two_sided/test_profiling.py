@@ -86,13 +86,6 @@ async def test_a_fresh_process_begins_with_what_others_measured(metrics: Metrics
     assert not other.complete, "acceptance is a preset's own"
 
 
-async def test_others_load_on_the_cloud_changes_the_side(metrics: Metrics) -> None:
-    idle, busy = await asked(metrics, 0.0), await asked(metrics, 0.5)
-    assert busy.cloud.queue_s == 0.5
-    assert choose_side(idle, Side.DEVICE).side is Side.DEVICE
-    assert choose_side(busy, Side.DEVICE).side is Side.CLOUD, "its drafts come late: spare the way"
-
-
 def drafted(profiler: SideProfiler) -> None:
     """The request measures all but the queues: a slow device, a way of 20 ms."""
     for side, step_s in ((Side.DEVICE, 0.11), (Side.CLOUD, 0.04)):

@@ -252,15 +252,6 @@ def test_a_side_without_documents_leaves_the_answer_to_the_other(
     assert found.targets == []
 
 
-@pytest.mark.parametrize(("device", "cloud", "owner"), [(0.0, -90.0, 0), (-90.0, 0.0, 1)])
-def test_one_coin_for_the_answer_sends_it_whole(device: float, cloud: float, owner: int) -> None:
-    found = converse("drdg-sw", device, cloud)
-    assert {*found.tokens} == {owner}
-    assert not any(found.senders(at) for at in range(START, START + TOKENS))
-    told = [target.token_ids for target in found.targets]
-    assert told == ([tuple(found.tokens)] if owner else []), "when it is complete"
-
-
 @pytest.mark.parametrize("name", ["dragon-coupled", "drdg-sw"])
 def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
     request = request_for(name)
