@@ -333,23 +333,20 @@ def _granted(
     if room < 1:
         why = f"{len(prompt_ids)} tokens; the context holds {model.context_length}"
         raise InvalidArgument("prompt", why)
-    least = room
     for index, document in enumerate(documents):
         field = f"documents[{index}]"
         if not document:
             raise InvalidArgument(field, "is empty")
         check_token_ids(document, model.vocabulary_size, field)
-        if len(document) - leading_length >= room:
-            why = f"{len(document)} tokens; {room} of the context are left beside the prompt"
-            raise InvalidArgument(field, why)
-        least = min(least, room + leading_length - len(document))
+    lengths = {f"documents[{index}]": len(document) for index, document in enumerate(documents)}
     if opening.joined and documents:
-        together = sum(map(len, documents)) - leading_length
-        if together >= room:
-            why = f"{together} tokens together; {room} of the context are left beside the prompt"
-            raise InvalidArgument("documents", why)
-        least = room - together
-    granted = min(opening.max_tokens, least)
+        lengths = {"documents": sum(lengths.values())}
+    for field, length in lengths.items():
+        if length - leading_length >= room:
+            why = f"{length} tokens; {room} of the context are left beside the prompt"
+            raise InvalidArgument(field, why)
+    longest = max(lengths.values(), default=leading_length)
+    granted = min(opening.max_tokens, room + leading_length - longest)
     if granted < 1:
         raise InvalidArgument("max_tokens", f"must be at least 1, is {opening.max_tokens}")
     if len(opening.committed_ids) >= granted:

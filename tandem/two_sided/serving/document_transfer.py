@@ -12,8 +12,8 @@ by the cloud: an answer from the device's own documents uses nothing that came f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -352,16 +352,11 @@ async def _relay(
     request = decoding_pb2.ExportDocumentsRequest(
         documents=map(document_to_proto, sequence), model=model_to_proto(user)
     )
-    async with decoder.channel() as channel:
-        call = decoding_pb2_grpc.DecodingServiceStub(channel).ExportDocuments(
-            request, timeout=deadline_s, metadata=headers
-        )
+    async with _called(decoder) as stub:
+        call = stub.ExportDocuments(request, timeout=deadline_s, metadata=headers)
         try:
             async for part in call:
                 await stream.write(pb.FetchDocumentsResponse(part=part))
-        except grpc.aio.AioRpcError as error:
-            code, details = actual_status(error.code(), details_of(error))
-            raise upstream_rejection(code, f"decoder: {details}") from None
         finally:
             call.cancel()
 
@@ -386,10 +381,19 @@ async def look_up_documents(
     request = decoding_pb2.LookUpDocumentsRequest(
         documents=map(document_to_proto, documents), joined=joined
     )
+    async with _called(decoder) as stub:
+        found: decoding_pb2.LookUpDocumentsResponse = await stub.LookUpDocuments(
+            request, timeout=deadline_s, metadata=headers
+        )
+    return found
+
+
+@asynccontextmanager
+async def _called(decoder: Connection) -> AsyncIterator[Any]:
+    """Yield the decoder to call; a failed call raises Rejected."""
     try:
         async with decoder.channel() as channel:
-            return await decoding_pb2_grpc.DecodingServiceStub(channel).LookUpDocuments(
-                request, timeout=deadline_s, metadata=headers
-            )
+            yield decoding_pb2_grpc.DecodingServiceStub(channel)
     except grpc.aio.AioRpcError as error:
-        raise upstream_rejection(error.code(), f"decoder: {details_of(error)}") from None
+        code, details = actual_status(error.code(), details_of(error))
+        raise upstream_rejection(code, f"decoder: {details}") from None

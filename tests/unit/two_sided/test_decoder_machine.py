@@ -61,7 +61,7 @@ def test_joined_documents_are_one_sequence_that_leaves_room_together() -> None:
     with pytest.raises(InvalidArgument, match="reweigh_every"):
         machine(joined=True, reweigh_every=2)
     long = [tuple(range(1, 20)), tuple(range(1, 20))]
-    with pytest.raises(InvalidArgument, match="documents: 38 tokens together; 37 of the context"):
+    with pytest.raises(InvalidArgument, match="documents: 38 tokens; 37 of the context"):
         DecoderMachine(opening(joined=True), prompt_ids=PROMPT, documents=long, model=MODEL)
 
 
