@@ -119,7 +119,11 @@ class LocalProbs:
         fewest = 1 if self.payload is ProbsPayload.HEAD else 0
         sparse = self.payload is ProbsPayload.SPARSE
         _check_all(
-            ("local_top_k", 0 <= top_k <= vocabulary_size, f"must be 0…{vocabulary_size}"),
+            (
+                "local_top_k",
+                0 <= top_k <= vocabulary_size,
+                f"{top_k} is not in 0…{vocabulary_size}",
+            ),
             ("local_top_p", 0 < top_p <= 1, f"{top_p} is not in (0, 1]"),
             (
                 "precision",
@@ -131,7 +135,11 @@ class LocalProbs:
                 sparse or not self.cut_after_draw,
                 "is about sparse distributions",
             ),
-            ("head", fewest <= self.head <= MAX_HEAD, f"must be {fewest}…{MAX_HEAD}"),
+            (
+                "head",
+                fewest <= self.head <= MAX_HEAD,
+                f"must be {fewest}…{MAX_HEAD}, is {self.head}",
+            ),
         )
 
 
@@ -185,8 +193,8 @@ class AggregationPreset:
         aggregates = self.mode is AggregationMode.AGGREGATOR
         sends = self.transfer is not DocumentTransfer.NONE
         _check_all(
-            ("ahead", 1 <= self.ahead <= MAX_AHEAD, f"must be 1…{MAX_AHEAD}"),
-            ("top", 1 <= self.top <= MAX_TOP, f"must be 1…{MAX_TOP}"),
+            ("ahead", 1 <= self.ahead <= MAX_AHEAD, f"must be 1…{MAX_AHEAD}, is {self.ahead}"),
+            ("top", 1 <= self.top <= MAX_TOP, f"must be 1…{MAX_TOP}, is {self.top}"),
             (
                 "reweigh_every",
                 0 <= self.reweigh_every <= MAX_REWEIGH_EVERY,

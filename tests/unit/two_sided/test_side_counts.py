@@ -39,9 +39,7 @@ class Heard:
         self.all.append(("verified", *of))
 
 
-def listening(
-    side: Side, heard: Heard | None = None, name: str = "dragon placement=cloud"
-) -> SideMachine:
+def listening(side: Side, heard: Any = None, name: str = "dragon placement=cloud") -> SideMachine:
     """A machine whose stream was opened at 1 s, by one frame of its own."""
     request = request_for(name, max_tokens=90)
     if side is Side.CLOUD:
