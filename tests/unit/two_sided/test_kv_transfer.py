@@ -13,7 +13,7 @@ import torch
 
 from tandem.backends.interface import KvFileRefused
 from tandem.backends.torch.kv_files import KvTensors
-from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.core.errors import ResourceExhausted
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_origin
@@ -233,25 +233,6 @@ async def test_what_was_computed_meanwhile_or_deleted_is_not_kept_twice() -> Non
     assert engine.kv_bytes_in_use == 0
 
 
-async def test_other_weights_give_and_take_nothing() -> None:
-    engine = pair("llama").engine
-    async with engine_thread(engine) as thread:
-        store = DocumentStore(thread, BUDGET)
-        own = exchange(thread, store)
-        packed = await own.exported([DOCUMENT])
-        other = exchange(thread, store, lambda: "another")
-        other_text = ContextDocument("text 2", 0.0)
-        for taking, document in ((other, DOCUMENT), (own, other_text)):
-            size = len(packed)
-            if document is other_text:  # another length, which is told by the size
-                with pytest.raises(InvalidArgument, match="size_bytes"):
-                    async with taking.importing([document], 100, "me"):
-                        pass
-            with pytest.raises(InvalidArgument, match="chunk"):
-                async with taking.importing([document], size, "me") as received:
-                    await received(packed)
-            assert store.bytes_in_use == len(DOCUMENTS[0]) * engine.kv_bytes_per_token
-        await store.close()
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
