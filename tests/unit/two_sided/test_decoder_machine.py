@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
@@ -19,7 +20,11 @@ from tandem.two_sided.protocol.decoder_machine import (
     LocalDraft,
     probs_sampling,
 )
-from tandem.two_sided.protocol.messages import SideDraftFrame
+from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.messages import (
+    DecodingOpened,
+    SideDraftFrame,
+)
 from tandem.two_sided.protocol.mixture import log_mass
 from tests.unit.two_sided.decoder_frames import (
     DOCUMENTS,
@@ -359,3 +364,40 @@ def test_a_bad_target_changes_nothing(
 def test_a_second_open_is_no_transition() -> None:
     with pytest.raises(ProtocolError, match="open in state decoding"):
         machine().receive(opening())
+
+
+def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
+    found = machine(committed_ids=(4,), ahead=3).opened()
+    assert found == DecodingOpened(
+        session=9,
+        base=4,
+        prefix_hash=prefix((*PROMPT, 4)),
+        model_name="m",
+        vocabulary_hash="hash",
+        vocabulary_size=50,
+        context_length=40,
+        eos_token_ids=frozenset({0}),
+        prompt_ids=PROMPT,
+        log_mass=log_mass(RELEVANCES),
+        max_tokens=20,
+        document_tokens=(4, 2),
+    )
+
+
+def test_a_draft_goes_with_what_is_known_of_it() -> None:
+    decoder = machine(committed_ids=(4,))
+    work = decoder.work()
+    assert work is not None
+    known = DraftHead(np.array([6]), np.array([1.0]))
+    assert decoder.drafted(work, LocalDraft(6, None, 4), 0.5) is not None
+    found = decoder.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), 0.25)
+    assert found == SideDraftFrame(
+        session=9,
+        base=5,
+        prefix_hash=prefix((*PROMPT, 4, 6)),
+        token_id=7,
+        probs=known,
+        log_mass=log_mass(RELEVANCES) - 0.5,
+        committed=4,
+        decode_s=0.25,
+    )

@@ -1,4 +1,4 @@
-"""What one side's machine refuses, drops and answers, frame by frame."""
+"""What one side's machine refuses, drops and answers, frame by frame and as time passes."""
 
 from __future__ import annotations
 
@@ -11,111 +11,56 @@ import pytest
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, TokenSource, extend_prefix
-from tandem.specdec.events import Commit, Finish
-from tandem.specdec.messages import Cancel, Ping, Pong
+from tandem.core.tokens import (
+    EMPTY_PREFIX,
+    PrefixedTokens,
+    PrefixMismatch,
+    TokenSource,
+    extend_prefix,
+)
+from tandem.specdec.events import Commit, Finish, Reconnect
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
+    CollaborationOpen,
     CollaborationOpened,
+    ContextDocument,
+    DecodingOpen,
     DecodingTarget,
     Fetch,
     SideDraftFrame,
-    SideOutput,
     TargetFrame,
     ToDecoder,
     ToPeer,
 )
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Placement
+from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
+from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
+    LocalProbs,
+    Placement,
+    ProbsPayload,
+)
 from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.protocol.top_list import TopList
+from tandem.two_sided.protocol.top_list import TopList, top_list
 from tests.composed_presets import composed
-
-V = 4
-DEVICE = Placement.DEVICE
-PROMPT = (1, 2)
-PROBS = np.array([0.7, 0.1, 0.1, 0.1], dtype=np.float32)
-SURE = DraftHead(np.array([0]), np.array([1.0]))
-ALL_OF_SURE = np.array([1, 0, 0, 0], dtype=np.float32)
-"""As a side's own decoder has it at temperature 0."""
-
-
-def request_for(name: str, **changes: Any) -> AggregationRequest:
-    return replace(
-        AggregationRequest(
-            session=1,
-            prompt_ids=PROMPT,
-            vocabulary_hash="h",
-            vocabulary_size=V,
-            sampling=SamplingParams(),
-            seed=3,
-            max_tokens=4,
-            preset=composed(name),
-        ),
-        **changes,
-    )
-
-
-def queued(machine: SideMachine) -> tuple[int, int]:
-    """Numbers of drafts that follow the committed text: this side's, the other side's."""
-    return len(list(machine._own)), len(list(machine._peers))
-
-
-def device(name: str = "dragon-device", **changes: Any) -> SideMachine:
-    """A device whose cloud has opened."""
-    machine = SideMachine(Side.DEVICE, request_for(name, **changes), log_mass=0.0)
-    machine.connect(0.0)
-    machine.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
-    return machine
-
-
-def cloud(name: str = "dragon-device", **changes: Any) -> SideMachine:
-    machine = SideMachine(Side.CLOUD, request_for(name, **changes), peer_log_mass=0.0)
-    machine.opened(0.0, 0.0)
-    return machine
-
-
-def head(answer: tuple[int, ...]) -> int:
-    """Hash of prompt and answer."""
-    return extend_prefix(EMPTY_PREFIX, (*PROMPT, *answer))
-
-
-def frame(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> SideDraftFrame:
-    """The other side's draft after an answer so far."""
-    found = SideDraftFrame(
-        1, 2 + len(answer), head(answer), token_id=token, probs=SURE, log_mass=0.0, committed=2
-    )
-    return replace(found, **changes)
-
-
-def own(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> SideDraftFrame:
-    found = SideDraftFrame(
-        1, 2 + len(answer), head(answer), token_id=token, probs=SURE, log_mass=0.0, committed=2
-    )
-    return replace(found, **changes)
-
-
-def tokens(outputs: list[SideOutput]) -> list[int]:
-    return [token for each in outputs if isinstance(each, Commit) for token in each.token_ids]
-
-
-def token_sources(outputs: list[SideOutput]) -> list[TokenSource]:
-    return [
-        token_source
-        for each in outputs
-        if isinstance(each, Commit)
-        for token_source in each.token_sources
-    ]
-
-
-def told(outputs: list[SideOutput], kind: type) -> list[Any]:
-    return [
-        each.message
-        for each in outputs
-        if isinstance(each, ToPeer | ToDecoder) and isinstance(each.message, kind)
-    ]
+from tests.unit.two_sided.side_frames import (
+    ALL_OF_SURE,
+    PROBS,
+    cloud,
+    device,
+    frame,
+    head,
+    queued,
+    request_for,
+    token_sources,
+    tokens,
+    told,
+)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +79,7 @@ def test_a_token_says_whose_draft_it_was(
     listed = TopList(np.array([token]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
     for name in ("dragon-device", "dragon-coupled"):
         machine = device(name, sampling=greedy)
-        machine.drafted(own(token=device_token, probs=ALL_OF_SURE), 0.0)
+        machine.drafted(frame(token=device_token, probs=ALL_OF_SURE), 0.0)
         outputs = machine.receive(frame(token=cloud_token, probs=listed), 0.0)
         assert (tokens(outputs), token_sources(outputs)) == ([token], [token_source])
         for target in told(outputs, TargetFrame):
@@ -152,7 +97,7 @@ def test_a_told_token_says_what_the_other_side_says_of_it() -> None:
 
 def test_drafts_of_another_text_do_not_count() -> None:
     machine = device()
-    machine.drafted(own(), 0.0)
+    machine.drafted(frame(), 0.0)
     stale = frame(prefix_hash=5, committed=0)
     assert machine.receive(stale, 0.0) == []
     assert tokens(machine.receive(frame(), 0.0)) == [0]
@@ -160,15 +105,15 @@ def test_drafts_of_another_text_do_not_count() -> None:
 
 
 def test_an_aggregator_tells_and_does_not_send_its_drafts() -> None:
-    assert told(device().drafted(own(), 0.0), SideDraftFrame) == []
-    assert len(told(cloud().drafted(own(), 0.0), SideDraftFrame)) == 1
-    assert len(told(device("dragon placement=cloud").drafted(own(), 0.0), SideDraftFrame)) == 1
+    assert told(device().drafted(frame(), 0.0), SideDraftFrame) == []
+    assert len(told(cloud().drafted(frame(), 0.0), SideDraftFrame)) == 1
+    assert len(told(device("dragon placement=cloud").drafted(frame(), 0.0), SideDraftFrame)) == 1
 
 
 def test_a_draft_is_sent_once_per_stream() -> None:
     machine = device("dragon placement=cloud")
-    assert len(told(machine.drafted(own(), 0.0), SideDraftFrame)) == 1
-    assert told(machine.drafted(own((0,)), 0.0), SideDraftFrame)[0].base == 3
+    assert len(told(machine.drafted(frame(), 0.0), SideDraftFrame)) == 1
+    assert told(machine.drafted(frame((0,)), 0.0), SideDraftFrame)[0].base == 3
     machine.lost(1.0)
     again = told(machine.connect(1.0), SideDraftFrame)
     assert [each.base for each in again] == [2, 3]
@@ -234,7 +179,7 @@ def test_a_connection_needs_the_decoder_s_word_and_happens_once() -> None:
 
 def test_a_done_cloud_still_answers_what_the_device_needs() -> None:
     machine = cloud("dragon-coupled", sampling=SamplingParams(0.0), max_tokens=1)
-    machine.drafted(own(probs=PROBS), 0.0)
+    machine.drafted(frame(probs=PROBS), 0.0)
     listed = TopList(np.array([0]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
     outputs = machine.receive(frame(probs=listed), 0.0)
     assert isinstance(outputs[-1], Finish)
@@ -245,25 +190,25 @@ def test_a_done_cloud_still_answers_what_the_device_needs() -> None:
 
 def test_a_restarted_decoder_s_drafts_are_sent_once() -> None:
     machine = device("dragon placement=cloud")
-    machine.drafted(own(), 0.0)
+    machine.drafted(frame(), 0.0)
     machine.decoder_restarted()
-    sent = told(machine.drafted(own(), 0.0), SideDraftFrame)
+    sent = told(machine.drafted(frame(), 0.0), SideDraftFrame)
     assert sent == [], "the same draft of the same text was sent"
     outputs = machine.receive(TargetFrame(1, 2, head(()), (3,)), 0.0)
     assert told(outputs, DecodingTarget)[0].token_ids == (3,)
-    assert len(told(machine.drafted(own((3,)), 0.0), SideDraftFrame)) == 1
+    assert len(told(machine.drafted(frame((3,)), 0.0), SideDraftFrame)) == 1
 
 
 def test_a_decoder_that_begins_again_answers_what_was_asked_of_the_one_before() -> None:
     """The device asks once, and would wait for ever: pings are answered all the while."""
     machine = cloud("dragon-coupled", sampling=SamplingParams(0.0))
-    machine.drafted(own(probs=PROBS), 0.0)
+    machine.drafted(frame(probs=PROBS), 0.0)
     machine.decoder_restarted()
     assert machine.receive(Fetch(1, 2, head(()), count=4), 0.0) == []
-    (answer,) = told(machine.drafted(own(probs=PROBS), 0.0), SideDraftFrame)
+    (answer,) = told(machine.drafted(frame(probs=PROBS), 0.0), SideDraftFrame)
     assert (answer.base, len(answer.probs.ids)) == (2, 4)
-    assert told(machine.drafted(own((0,), probs=PROBS), 0.0), SideDraftFrame)[0].base == 3
-    assert machine.drafted(own((0,), probs=PROBS), 0.0) == [], "once"
+    assert told(machine.drafted(frame((0,), probs=PROBS), 0.0), SideDraftFrame)[0].base == 3
+    assert machine.drafted(frame((0,), probs=PROBS), 0.0) == [], "once"
 
 
 def test_a_side_keeps_no_more_distributions_than_may_be_drafted_ahead() -> None:
@@ -277,7 +222,7 @@ def test_a_side_keeps_no_more_distributions_than_may_be_drafted_ahead() -> None:
 def test_drafts_that_the_other_side_decided_are_not_kept() -> None:
     """It never sends drafts of its own that say how far it has come."""
     machine = cloud("dragon-device", sampling=SamplingParams(0.0))
-    machine.drafted(own(probs=PROBS), 0.0)
+    machine.drafted(frame(probs=PROBS), 0.0)
     fetch = Fetch(1, 2, head(()), count=4)
     assert told(machine.receive(fetch, 0.0), SideDraftFrame)
     machine.receive(TargetFrame(1, 2, head(()), token_ids=(0,)), 0.0)
@@ -305,7 +250,7 @@ def test_own_drafts_follow_each_other_without_a_gap() -> None:
         ((0,), 2),
         ((0, 0), 3),
     ):
-        machine.drafted(own(answer, committed=1), 0.0)
+        machine.drafted(frame(answer, committed=1), 0.0)
         assert queued(machine) == (waiting, 0), answer
 
 
@@ -315,7 +260,7 @@ def test_a_token_takes_the_first_draft_and_where_it_differs_all(token: int, left
     decided(machine, 2)
     assert queued(machine) == (0, 0)
     for answer in ((2,), (2, 0)):
-        machine.drafted(own(answer, base=2 + len(answer)), 0.0)
+        machine.drafted(frame(answer, base=2 + len(answer)), 0.0)
     decided(machine, token)
     assert queued(machine) == (left, 0)
     assert machine.stats.drafted == {0: 1, 1: 0}
@@ -325,7 +270,7 @@ def test_a_token_takes_the_first_draft_and_where_it_differs_all(token: int, left
 def test_a_decided_draft_is_fetched_until_the_other_side_is_past_it() -> None:
     machine = cloud("dragon-coupled", sampling=GREEDY)
     for answer in ((), (0,)):
-        machine.drafted(own(answer, probs=PROBS), 0.0)
+        machine.drafted(frame(answer, probs=PROBS), 0.0)
     assert tokens(machine.receive(frame(probs=LISTED), 0.0)) == [0]
 
     def fetched(answer: tuple[int, ...], text: tuple[int, ...] | None = None) -> list[int]:
@@ -348,7 +293,7 @@ def test_the_newest_of_the_other_side_s_drafts_counts() -> None:
     for token in (1, 0):
         assert machine.receive(frame(token=token, probs=LISTED), 0.0) == []
     assert queued(machine) == (0, 1)
-    outputs = machine.drafted(own(token=3, probs=ALL_OF_SURE), 0.0)
+    outputs = machine.drafted(frame(token=3, probs=ALL_OF_SURE), 0.0)
     assert (tokens(outputs), token_sources(outputs)) == ([0], [TokenSource.CLOUD])
     machine.receive(frame(probs=LISTED), 0.0)
     assert queued(machine) == (0, 0), "its position is committed"
@@ -379,8 +324,8 @@ def test_a_draft_that_waits_for_its_text_counts_once_that_is_committed() -> None
 
 def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end() -> None:
     machine = device(sampling=GREEDY, max_tokens=3)
-    machine.drafted(own(token=0, probs=ALL_OF_SURE), 0.0)
-    machine.drafted(own((0,), token=2, probs=ALL_OF_SURE), 0.0)
+    machine.drafted(frame(token=0, probs=ALL_OF_SURE), 0.0)
+    machine.drafted(frame((0,), token=2, probs=ALL_OF_SURE), 0.0)
     machine.receive(frame((0,), token=0, probs=LISTED), 0.0)
     outputs = machine.receive(frame(token=3, probs=LISTED), 0.0)
     sources = (TokenSource.DEVICE, TokenSource.CLOUD)
@@ -393,7 +338,7 @@ def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end()
     assert machine.stats.accepted == {0: 1, 1: 1}
     assert machine.stats.drafted == {0: 2, 1: 2}
     machine.receive(frame((0, 0), probs=LISTED), 0.0)
-    outputs = machine.drafted(own((0, 0), probs=ALL_OF_SURE), 0.0)
+    outputs = machine.drafted(frame((0, 0), probs=ALL_OF_SURE), 0.0)
     assert outputs[-1] == Finish(FinishReason.LENGTH)
     (target,) = told(outputs, TargetFrame)
     assert (target.base, target.prefix_hash) == (4, head((0, 0)))
@@ -454,7 +399,7 @@ def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() ->
     preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
     machine = device(preset=preset, sampling=GREEDY)
     mine = np.array([0.4, 0.35, 0.125, 0.125], dtype=np.float32)
-    machine.drafted(own(probs=mine), 0.0)
+    machine.drafted(frame(probs=mine), 0.0)
     theirs = TopList(
         np.array([1]), np.array([0.6], dtype=np.float32), np.float32(0.4), np.float32(0.4)
     )
@@ -465,7 +410,411 @@ def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() ->
 def test_a_draft_stays_until_this_side_has_committed_its_position() -> None:
     """The other side may be ahead: with lists that it has, this side decides the same token."""
     machine = cloud("dragon-coupled", sampling=GREEDY)
-    machine.drafted(own(probs=PROBS), 0.0)
+    machine.drafted(frame(probs=PROBS), 0.0)
     machine.receive(frame((0,), probs=LISTED, committed=3), 0.0)
     assert queued(machine)[0] == 1
     assert tokens(machine.receive(frame(probs=LISTED, committed=3), 0.0))[:1] == [0]
+
+
+DRAGON = AGGREGATION_PRESETS["dragon"]
+SAMPLING = SamplingParams(temperature=0.5, top_k=3)
+BANNED = Processors(banned_token_ids=(9,))
+REQUEST = AggregationRequest(
+    session=7,
+    prompt_ids=(1, 2, 3),
+    vocabulary_hash="hash",
+    vocabulary_size=50,
+    sampling=SAMPLING,
+    seed=11,
+    max_tokens=20,
+    preset=replace(DRAGON, placement=Placement.CLOUD, ahead=5, reweigh_every=6),
+    committed_ids=(4, 5),
+    eos_token_ids=frozenset({0}),
+    query="which?",
+    documents=3,
+    processors=BANNED,
+)
+TEXTS = (ContextDocument("one", 0.5), ContextDocument("two", -0.5, imported=True))
+
+
+def test_a_session_at_a_decoder_opens_with_all_that_the_request_says() -> None:
+    found = REQUEST.decoding_opening(Side.CLOUD, prompt="a question", documents=TEXTS)
+    assert found == DecodingOpen(
+        session=7,
+        base=0,
+        prefix_hash=0,
+        prompt="a question",
+        committed_ids=(4, 5),
+        documents=TEXTS,
+        sampling=SAMPLING,
+        seed=11,
+        side=Side.CLOUD,
+        probs=LocalProbs(payload=ProbsPayload.HEAD, head=64),
+        ahead=5,
+        max_tokens=20,
+        preset="dragon",
+        reweigh_every=6,
+        processors=BANNED,
+        joined=False,
+    )
+
+
+@pytest.mark.parametrize("name", AGGREGATION_PRESETS)
+def test_documents_are_joined_where_one_side_decodes_alone(name: str) -> None:
+    request = replace(REQUEST, preset=AGGREGATION_PRESETS[name])
+    found = request.decoding_opening(Side.DEVICE, prompt="a question", documents=TEXTS)
+    assert found.joined is (name in {"crcg-device", "crcg-cloud", "drcg-text", "drcg-kv"})
+    assert found.preset == name
+
+
+def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
+    committed = PrefixedTokens((1, 2, 3, 8, 9))
+    found = REQUEST.opening(committed, 0.25)
+    assert found == CollaborationOpen(
+        session=7,
+        base=5,
+        prefix_hash=extend_prefix(EMPTY_PREFIX, (1, 2, 3, 8, 9)),
+        request=replace(REQUEST, committed_ids=(8, 9)),
+        log_mass=0.25,
+    )
+    assert found.answer_header == {
+        "session": 7,
+        "base": 5,
+        "prefix_hash": extend_prefix(EMPTY_PREFIX, (1, 2, 3, 8, 9)),
+    }
+
+
+def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> None:
+    machine = device("dragon placement=cloud")
+    machine.receive(Ping(1, 2, head(()), nonce=1), 1.0)
+    known = DraftHead(np.array([0]), np.array([1.0]))
+    drafted = frame(token=3, probs=known, log_mass=0.5, decode_s=0.25)
+    (sent,) = told(machine.drafted(drafted, 3.5), SideDraftFrame)
+    assert sent == SideDraftFrame(
+        session=1,
+        base=2,
+        prefix_hash=head(()),
+        token_id=3,
+        probs=known,
+        log_mass=0.5,
+        committed=2,
+        decode_s=0.25,
+        held_s=2.5,
+        heard=2,
+    )
+
+
+def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
+    machine = SideMachine(Side.CLOUD, request_for("dragon-device"), peer_log_mass=0.0)
+    assert machine.opened(1.5, 0.0) == [
+        ToPeer(
+            CollaborationOpened(
+                session=1,
+                base=2,
+                prefix_hash=head(()),
+                log_mass=1.5,
+                max_tokens=4,
+            )
+        )
+    ]
+
+
+def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
+    machine = device()
+    machine.drafted(frame(), 0.0)
+    outputs = machine.receive(frame(), 0.0)
+    assert outputs[0] == ToPeer(
+        TargetFrame(
+            session=1,
+            base=2,
+            prefix_hash=head(()),
+            token_ids=(0,),
+            hands_over=False,
+            token_sources=(TokenSource.BOTH,),
+        )
+    )
+    assert outputs[1] == ToDecoder(
+        DecodingTarget(session=1, base=2, prefix_hash=head(()), token_ids=(0,), last=False)
+    )
+
+
+def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
+    machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
+    assert machine.peer_opened is None
+    machine.connect(0.0)
+    said = CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4, documents=2)
+    machine.receive(said, 0.0)
+    assert machine.peer_opened is said
+
+
+def test_a_whole_answer_that_is_decided_at_once_is_one_side_s_too() -> None:
+    """Its drafts were there before the decoder said what its documents weigh."""
+    request = request_for("drdg-sw", max_tokens=2)
+    machine = SideMachine(Side.CLOUD, request, peer_log_mass=-90.0)
+    for answer in ((), (0,)):
+        assert machine.drafted(frame(answer), 0.0) == []
+    (target,) = told(machine.opened(0.0, 0.0), TargetFrame)
+    assert target.token_ids == (0, 0)
+    assert target.token_sources == (TokenSource.CLOUD,) * 2
+
+
+def test_both_ends_may_be_given_another_generator_than_the_seed_s() -> None:
+    """A coin of that generator says whose draft is the token."""
+    weights = side_weights(0.0, 0.0)
+    for seed in range(8):
+        rng = SeededRandom(seed)
+        machine = SideMachine(Side.CLOUD, request_for("dragon-coupled"), peer_log_mass=0.0, rng=rng)
+        machine.opened(0.0, 0.0)
+        decided = machine.drafted(frame(probs=None), 0.0) != []
+        assert decided is (coupled_side(weights, rng, 2) is Side.CLOUD), seed
+
+
+TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
+
+
+def watched(policy: LostCloud, name: str = "dragon-device", **changes: Any) -> SideMachine:
+    """A device, and when it last heard of its cloud: at 0."""
+    machine = SideMachine(
+        Side.DEVICE,
+        request_for(name, **changes),
+        log_mass=0.0,
+        liveness=Liveness(policy, TIMES, 0.0),
+    )
+    machine.connect(0.0)
+    machine.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
+    return machine
+
+
+def ticked(machine: SideMachine, until: float, since: float = 0.0) -> list[Any]:
+    """What ticks every fifth of a second bring."""
+    ticks = range(round(since * 5) + 1, round(until * 5) + 1)
+    return [(tick / 5, output) for tick in ticks for output in machine.tick(tick / 5)]
+
+
+def test_a_silent_cloud_is_pinged_then_lost_then_given_up() -> None:
+    machine = watched(LostCloud.FAIL)
+    (at, ping), (lost_at, lost) = ticked(machine, 3.0)
+    assert (at, lost_at) == (1.0, 3.0)
+    assert ping.message == Ping(1, 2, head(()), nonce=1)
+    assert lost == Reconnect()
+    assert machine.phase is Phase.CONNECTING
+    assert (machine.stats.links_lost, machine.stats.loss_noticed_s) == (1, 3.0)
+    ((ended_at, finish),) = ticked(machine, 11.0, since=3.0)
+    assert (ended_at, finish) == (10.0, Finish(FinishReason.ERROR))
+    assert machine.finish_reason is FinishReason.ERROR
+    assert machine.tick(20.0) == []
+
+
+def test_a_frame_of_the_cloud_ends_its_silence() -> None:
+    machine = watched(LostCloud.FAIL)
+    machine.receive(Pong(1, 2, head(()), nonce=1), 0.8)
+    assert [at for at, _ in ticked(machine, 3.6)] == [1.8]
+    assert machine.tick(3.8) == [Reconnect()]
+
+
+def test_who_watches_nobody_loses_nobody() -> None:
+    assert device().tick(1e9) == []
+
+
+def test_given_up_a_device_goes_on_with_its_own_drafts() -> None:
+    machine = watched(LostCloud.EDGE)
+    machine.drafted(frame(token=3), 0.0)
+    outputs = [output for _, output in ticked(machine, 11.0)]
+    (commit,) = [output for output in outputs if isinstance(output, Commit)]
+    assert commit == Commit((3,), unverified=True)
+    assert commit.token_sources == (TokenSource.EDGE,)
+    assert machine.phase is Phase.ALONE
+    assert machine.stats.unverified_tokens == 1
+    more = machine.drafted(frame((3,), token=2), 11.0)
+    assert tokens(more) == [2]
+    assert told(more, SideDraftFrame) == []
+
+
+@pytest.mark.parametrize("policy", list(LostCloud))
+def test_a_waiting_device_goes_on_where_it_was(policy: LostCloud) -> None:
+    machine = watched(policy)
+    machine.drafted(frame(), 0.0)
+    machine.receive(frame(), 0.0)
+    machine.receive(frame((0,), committed=3), 0.1)
+    assert queued(machine) == (0, 1)
+    assert machine.lost(0.5) == [Reconnect()]
+    assert machine.lost(0.6) == []
+    assert queued(machine) == (0, 0), "the cloud sends its drafts again"
+    (opening,) = told(machine.connect(1.0), CollaborationOpen)
+    assert (opening.base, opening.request.committed_ids) == (3, (0,))
+    assert opening.log_mass == 0.0
+    again = CollaborationOpened(1, 3, head((0,)), log_mass=0.0, max_tokens=9)
+    machine.receive(again, 1.0)
+    assert machine.stats.resumes == 1
+    for length in (1, 2, 3):
+        assert machine.finish_reason is None, "four tokens were asked for"
+        machine.drafted(frame((0,) * length), 1.0)
+        machine.receive(frame((0,) * length, committed=3), 1.0)
+    assert machine.finish_reason is FinishReason.LENGTH, "never more than was asked for"
+
+
+def test_a_cloud_with_less_room_shortens_the_answer() -> None:
+    machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
+    machine.connect(0.0)
+    machine.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=1), 0.0)
+    machine.drafted(frame(), 0.0)
+    outputs = machine.receive(frame(), 0.0)
+    assert outputs[-1] == Finish(FinishReason.LENGTH)
+    assert [target.last for target in told(outputs, DecodingTarget)] == [True]
+
+
+def test_a_departing_cloud_is_left_at_once() -> None:
+    machine = device()
+    assert machine.receive(GoingAway(1, 2, head(())), 0.0) == [Reconnect()]
+    assert machine.phase is Phase.CONNECTING
+    (said,) = told(cloud().going_away(0.0), GoingAway)
+    assert said == GoingAway(1, 2, head(()))
+
+
+def test_only_a_connected_device_tells_the_cloud_that_it_ends() -> None:
+    for machine, tells in ((device(), 1), (cloud(), 0)):
+        outputs = machine.cancel()
+        assert len(told(outputs, Cancel)) == tells
+        assert outputs[-1] == Finish(FinishReason.CANCELLED)
+        assert machine.cancel() == machine.stop() == []
+    away = device()
+    away.lost(0.0)
+    assert away.stop() == [Finish(FinishReason.STOP)]
+    stopped = device()
+    stopped.drafted(frame(), 0.0)
+    assert stopped.stop()[-1] == Finish(FinishReason.STOP)
+    assert queued(stopped) == (0, 0)
+    assert stopped.drafted(frame(), 0.0) == []
+    assert stopped.receive(frame(), 0.0) == []
+    ended = cloud().receive(Cancel(1, 2, head(())), 0.0)
+    assert ended == [Finish(FinishReason.CANCELLED)]
+
+
+def test_a_ping_is_answered_with_its_number() -> None:
+    (pong,) = told(cloud().receive(Ping(1, 2, head(()), nonce=7), 0.0), Pong)
+    assert pong == Pong(1, 2, head(()), nonce=7)
+    assert device().receive(pong, 0.0) == []
+
+
+class Away:
+    """Moves the aggregation at every token."""
+
+    def __call__(self, position: int, aggregating: Side) -> Side:
+        return aggregating.other
+
+
+def test_the_side_that_hands_over_sends_its_drafts_and_no_last_token_does() -> None:
+    machine = SideMachine(
+        Side.DEVICE, request_for("dragon-device"), log_mass=0.0, placement_policy=Away()
+    )
+    machine.connect(0.0)
+    machine.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
+    machine.drafted(frame(), 0.0)
+    machine.drafted(frame((0,)), 0.0)
+    outputs = machine.receive(frame(), 0.0)
+    (target,) = told(outputs, TargetFrame)
+    assert (target.token_ids, target.hands_over) == ((0,), True)
+    assert [sent.base for sent in told(outputs, SideDraftFrame)] == [3]
+    moved = [machine.aggregation_side]
+    assert machine.stats.side_moves == 1
+    back = TargetFrame(1, 3, head((0,)), (0,), hands_over=True)
+    machine.receive(back, 0.0)
+    assert [*moved, machine.aggregation_side] == [Side.CLOUD, Side.DEVICE]
+    machine.drafted(frame((0, 0)), 0.0)
+    machine.receive(frame((0, 0), committed=4), 0.0)
+    assert machine.stats.side_moves == 2
+    last = SideMachine(
+        Side.DEVICE,
+        request_for("dragon-device", max_tokens=1),
+        log_mass=0.0,
+        placement_policy=Away(),
+    )
+    last.connect(0.0)
+    last.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=1), 0.0)
+    last.drafted(frame(), 0.0)
+    (target,) = told(last.receive(frame(), 0.0), TargetFrame)
+    assert not target.hands_over
+    assert last.stats.side_moves == 0
+
+
+def test_a_list_too_short_is_asked_for_once_and_what_was_due_is_sent_before() -> None:
+    preset = replace(AGGREGATION_PRESETS["dragon-coupled"], top=1)
+    machine = device("dragon-coupled", preset=preset, sampling=GREEDY)
+    flat = np.full(4, 0.25, dtype=np.float32)
+    near = np.array([0.2, 0.25, 0.25, 0.3], dtype=np.float32)
+    assert len(told(machine.drafted(frame(probs=near), 0.0), SideDraftFrame)) == 1
+    short = top_list(flat, 1)
+    outputs = machine.receive(frame(probs=short), 0.0)
+    assert told(outputs, Fetch) == [Fetch(1, 2, head(()), count=8)]
+    assert tokens(outputs) == []
+    assert machine.stats.fetches == 1
+    assert told(machine.receive(frame(probs=short), 0.0), Fetch) == [], "once"
+    outputs = machine.receive(frame(probs=top_list(flat, 4)), 0.0)
+    assert tokens(outputs) == [3]
+    machine.receive(frame((3,), probs=short), 0.0)
+    outputs = machine.drafted(frame((3,), probs=near), 0.0)
+    assert len(told(outputs, SideDraftFrame)) == len(told(outputs, Fetch)) == 1
+
+
+def test_more_is_told_of_a_draft_that_still_stands() -> None:
+    machine = cloud("dragon-coupled", sampling=GREEDY)
+    (sent,) = told(machine.drafted(frame(probs=PROBS), 0.0), SideDraftFrame)
+    assert isinstance(sent.probs, TopList)
+    asked = Fetch(1, 2, head(()), count=2)
+    (more,) = told(machine.receive(asked, 0.0), SideDraftFrame)
+    assert len(more.probs.ids) == 2
+    assert told(machine.receive(replace(asked, count=9), 0.0), SideDraftFrame)[0].base == 2
+    assert told(machine.receive(replace(asked, prefix_hash=7), 0.0), SideDraftFrame) == []
+    nothing = cloud("dragon-coupled")
+    nothing.drafted(frame(probs=None), 0.0)
+    with pytest.raises(InvalidArgument, match="fetch"):
+        nothing.receive(asked, 0.0)
+
+
+def test_one_coin_for_the_answer_sends_it_whole() -> None:
+    request = request_for("drdg-sw", committed_ids=(3,))
+    machine = SideMachine(Side.CLOUD, request, peer_log_mass=-90.0)
+    machine.opened(0.0, 0.0)
+    answer: tuple[int, ...] = (3,)
+    for token in (2, 1):
+        outputs = machine.drafted(frame(answer, token=token), 0.0)
+        assert tokens(outputs) == [token]
+        assert told(outputs, TargetFrame) == told(outputs, SideDraftFrame) == []
+        answer = (*answer, token)
+    (target,) = told(machine.drafted(frame(answer, token=0), 0.0), TargetFrame)
+    assert target == TargetFrame(
+        1, 3, head((3,)), (2, 1, 0), token_sources=(TokenSource.CLOUD,) * 3
+    )
+    away = SideMachine(Side.DEVICE, request_for("drdg-sw"), log_mass=-90.0)
+    away.connect(0.0)
+    away.receive(CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
+    outputs = away.receive(TargetFrame(1, 2, head(()), (2, 1), token_sources=()), 0.0)
+    assert tokens(outputs) == [2, 1]
+    assert token_sources(outputs) == []
+
+
+def test_a_done_device_asks_and_answers_nothing() -> None:
+    machine = device()
+    machine.cancel()
+    assert machine.receive(Ping(1, 2, head(()), nonce=1), 0.0) == []
+    assert machine.receive(Fetch(1, 2, head(()), count=1), 0.0) == []
+
+
+def test_an_opening_belongs_to_the_text_that_it_names() -> None:
+    machine = SideMachine(
+        Side.DEVICE,
+        request_for("dragon placement=cloud", eos_token_ids=frozenset({9})),
+        log_mass=0.5,
+    )
+    (opening,) = told(machine.connect(0.0), CollaborationOpen)
+    assert opening.answer_header == {
+        "session": 1,
+        "base": 2,
+        "prefix_hash": head(()),
+    }
+    assert opening.request.eos_token_ids == {9}
+    ignoring = replace(machine.request, ignore_eos=True)
+    frame_of = ignoring.opening(machine.committed, 0.5)
+    assert frame_of.request.eos_token_ids == frozenset()
+    assert not frame_of.request.ignore_eos
+    assert cloud().phase is Phase.RUNNING

@@ -28,7 +28,7 @@ from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.composed_presets import composed
-from tests.unit.two_sided.test_side_machine import PROBS, own, queued, request_for
+from tests.unit.two_sided.side_frames import PROBS, queued, request_for
 
 START = 2
 TOKENS = 11
@@ -78,7 +78,7 @@ class Conversation:
         committed = self.machines[side].committed
         greedy = self.machines[side].request.sampling.greedy
         masses = self.masses if len(committed) < START + EVERY else self.later
-        return own(
+        return frame(
             base=len(committed),
             prefix_hash=committed.prefix,
             token=TOKEN_OF[side],
@@ -260,5 +260,5 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
     cloud = SideMachine(Side.CLOUD, request, peer_log_mass=0.0)
     for machine in (device, cloud):
         for answer in ((), (0,)):
-            assert machine.drafted(own(answer), 0.0) == []
+            assert machine.drafted(frame(answer), 0.0) == []
         assert queued(machine) == (2, 0)
