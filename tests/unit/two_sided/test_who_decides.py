@@ -28,7 +28,7 @@ from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.composed_presets import composed
-from tests.unit.two_sided.side_frames import PROBS, queued, request_for
+from tests.unit.two_sided.side_frames import PROBS, frame, queued, request_for
 
 START = 2
 TOKENS = 11
