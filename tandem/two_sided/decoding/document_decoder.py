@@ -54,7 +54,6 @@ from tandem.two_sided.protocol.messages import (
     DecodeRequestMessage,
     DecodeResponseMessage,
     DecodingOpen,
-    DecodingOpened,
     DecodingTarget,
     DecodingText,
     SideDraftFrame,
@@ -385,10 +384,6 @@ class DecodingRun:
     @property
     def ended(self) -> bool:
         return self.machine.phase is DecoderPhase.ENDED
-
-    def opened(self) -> DecodingOpened:
-        """Return the first frame."""
-        return self.machine.opened()
 
     def receive(self, message: DecodeRequestMessage) -> list[DecodeResponseMessage]:
         """Take a frame after `open`; returns the answers. Raises as `DecoderMachine.receive`."""

@@ -249,7 +249,7 @@ class DocumentStore:
                     size = self._reserve(text)
                     entry = _Entry(text, None, size, asyncio.Future(), users=1)
                     entry.ready = self._start(self._made(entry, turn))
-                    entry.ready.add_done_callback(partial(self._release_made, entry))
+                    entry.ready.add_done_callback(partial(self._release, entry))
                     fresh.append(entry)
                 self._entries.pop(entry.key, None)  # the most recently used one from now on
                 self._entries[entry.key] = entry
@@ -363,10 +363,8 @@ class DocumentStore:
         finally:
             self._release(entry)
 
-    def _release_made(self, entry: _Entry, made: asyncio.Future[Session]) -> None:
-        self._release(entry)
-
-    def _release(self, entry: _Entry) -> None:
+    def _release(self, entry: _Entry, made: object = None) -> None:
+        """Hold an entry no more, as one of its users or once it was `made`."""
         entry.users -= 1
         self._drop_forgotten(entry)
 

@@ -46,10 +46,6 @@ class AggregationCounters:
         self.stats.streams += 1
         self.trips = RoundTrips()
 
-    def lost_stream(self, silent_s: float) -> None:
-        self.stats.links_lost += 1
-        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
-
     def decoded(self, side: Side, position: int, decode_s: float) -> None:
         """Count a draft of that side, which arrived; `decode_s` by its decoder's clock."""
         self.stats.decode_s[side] += decode_s
@@ -62,10 +58,6 @@ class AggregationCounters:
         self.stats.accepted[side] += accepted
         if self._profiler is not None:
             self._profiler.verified(side, accepted)
-
-    def committed(self, count: int, unverified: bool) -> None:
-        self.stats.tokens += count
-        self.stats.unverified_tokens += count if unverified else 0
 
     def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
         """Measure by a draft that arrived at `side`; it says which of this side's frames the other

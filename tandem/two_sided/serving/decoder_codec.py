@@ -3,7 +3,6 @@ decoding bounds-checks everything a peer could get wrong, lengths before content
 InvalidArgument naming the field."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -141,7 +140,8 @@ class AggregatorCodec(FrameCodec[DecodeRequestMessage, DecodeResponseMessage]):
 
 
 class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
-    """The decoder's end of one stream: decodes the aggregator's frames, encodes its own."""
+    """The decoder's end of one stream: decodes the aggregator's frames, encodes its own. Whether
+    what `open` names is of the model's vocabulary is for the session's machine to say."""
 
     def __init__(
         self, vocabulary_size: int, context_length: int, device: str = "", dtype: str = ""
@@ -166,20 +166,13 @@ class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
 
     def _read_open(self, message: pb.Open) -> dict[str, Any]:
         fields = _read_open(message, self._context_length)
-        fields["probs"].validate(self._vocabulary_size)
-        prompt_ids = [item for item in fields["prompt"] if isinstance(item, int)]
-        self._check_ids(message.committed_ids, "committed_ids")
-        self._check_ids(prompt_ids, "prompt")
         self.add((draft_part(fields["probs"], self._vocabulary_size),))
         return fields
 
     def _check_target(self, target: pb.Target) -> dict[str, Any]:
         check_count(len(target.token_ids), self._context_length, "token_ids")
-        self._check_ids(target.token_ids, "token_ids")
+        check_token_ids(target.token_ids, self._vocabulary_size, "token_ids")
         return {}
-
-    def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
-        check_token_ids(tuple(token_ids), self._vocabulary_size, field)
 
     def _write_opened(self, opened: pb.Opened, message: DecodingOpened) -> None:
         opened.model.CopyFrom(describe_model(message, self._device, self._dtype))

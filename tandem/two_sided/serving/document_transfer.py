@@ -312,12 +312,19 @@ async def give_documents(
     await stream.write(pb.FetchDocumentsResponse(found=found))
     if user is None:
         return
+    async with in_time(deadline_s):
+        for sequence in await _wanted(stream, documents):
+            await _relay(stream, sequence, user, decoder, deadline_s, headers)
+
+
+@asynccontextmanager
+async def in_time(limit_s: float) -> AsyncIterator[None]:
+    """Raise Rejected where what runs inside is not over in time."""
     try:
-        async with asyncio.timeout(deadline_s):
-            for sequence in await _wanted(stream, documents):
-                await _relay(stream, sequence, user, decoder, deadline_s, headers)
+        async with asyncio.timeout(limit_s):
+            yield
     except TimeoutError:
-        why = f"document_kv: not over after {deadline_s:g} s"
+        why = f"document_kv: not over after {limit_s:g} s"
         raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
 
 

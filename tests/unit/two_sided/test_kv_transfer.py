@@ -54,7 +54,7 @@ def exchange(
 async def sent(source: KvTransfer, target: KvTransfer, text: str, to: str = "me") -> None:
     document = ContextDocument(text, 0.0)
     packed = await source.exported([document])
-    assert len(packed) <= source.size_bytes(len(SPELLED[text]))
+    assert len(packed) <= await source.size_bytes([document])
     async with target.importing([document], len(packed), to) as received:
         await received(packed)
 
