@@ -26,11 +26,9 @@ from tandem.two_sided.decoding.document_jobs import (
     DecodeJob,
     DocumentGroup,
     group_kv_tokens,
-    side_probs,
 )
 from tandem.two_sided.protocol.decoder_machine import DecodeTask, LocalDraft, LocalMixture
 from tandem.two_sided.protocol.mixture import document_weights
-from tests.unit.backends.reference_models import pair
 from tests.unit.backends.test_cross_vocabulary import expected, feed, spelt, translated_engine
 from tests.unit.two_sided.document_checks import DOCUMENTS, PROMPT, ROOM, engine_thread
 
@@ -334,24 +332,3 @@ def test_a_draft_model_with_another_tokenizer_reads_documents_too() -> None:
     group.rollback(1)
     (row, _) = engine.forward(group.requests((206,)))
     assert np.array_equal(row[0], expected(engine, spelt(engine, (*document, 4, 206))))
-
-
-async def test_a_real_model_says_what_its_documents_say_one_by_one() -> None:
-    models = pair("llama")
-    engine = models.engine
-    sessions = [engine.open(len(document)) for document in DOCUMENTS]
-    for session, document in zip(sessions, DOCUMENTS, strict=True):
-        models.feed(session, document)
-    group = DocumentGroup(engine, sessions, ROOM)
-    async with engine_thread(engine) as thread:
-        drafts = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 3, SHARES))
-    text: tuple[int, ...] = PROMPT
-    for draft in drafts:
-        rows = [models.logits(document + text)[-1] for document in DOCUMENTS]
-        assert draft.probs is not None
-        assert np.abs(draft.probs - side_probs(rows, WEIGHTS, SamplingParams())).max() < 1e-5
-        text += (draft.token_id,)
-    group.close()
-    for session in sessions:
-        session.close()
-    assert engine.kv_bytes_in_use == 0
