@@ -44,9 +44,6 @@ class ForgottenDocuments:
         self._until_s: dict[str, float] = {}  # the first to be over first
         self._all_until_s = 0.0
 
-    def __len__(self) -> int:
-        return len(self._until_s)
-
     def add(self, hashes: Iterable[str], now: float) -> None:
         while self._until_s and next(iter(self._until_s.values())) <= now:
             del self._until_s[next(iter(self._until_s))]

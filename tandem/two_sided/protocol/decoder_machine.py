@@ -185,15 +185,13 @@ class DecoderMachine:
     def estimate(self) -> tuple[int, ...] | None:
         """Return the answer to whose end the documents' relevances must be estimated before
         anything more can be drafted."""
-        if self.phase is not DecoderPhase.DECODING or self.running is not None:
-            return None
-        room = self.capacity - len(self.committed) - len(self._drafts)
-        if room < 1 or len(self._drafts) >= self.opening.ahead:
+        drafts = self.phase is DecoderPhase.DECODING and self.running is None
+        full = len(self.committed) + len(self._drafts) == self.capacity
+        if not drafts or full or len(self._drafts) >= self.opening.ahead:
             return None
         answer_ids = self._answer_ids
-        if self._mixtures.at(answer_ids) is not None:
-            return None
-        return self._mixtures.estimated_after(answer_ids)
+        known = self._mixtures.at(answer_ids) is not None
+        return None if known else self._mixtures.estimated_after(answer_ids)
 
     def estimated(self, answer_ids: tuple[int, ...], relevances: Sequence[float]) -> None:
         """Take the outcome of an estimate; harmless if the text is another one by now."""

@@ -282,7 +282,7 @@ async def documents_asked(stream: FetchStream) -> pb.FindDocuments:
         raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
     check_count(find.documents, MAX_DOCUMENTS, "documents")
     if find.HasField("document_kv"):
-        model_from_proto(find.document_kv, "document_kv")
+        model_from_proto(find.document_kv, "document_kv")  # checked before anything is looked for
     return find
 
 
