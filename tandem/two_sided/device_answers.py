@@ -34,7 +34,6 @@ from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
     ContextDocument,
-    DecodingOpen,
     DecodingOpened,
     DecodingText,
     DeviceMessage,
@@ -253,10 +252,6 @@ class DeviceSession(SideSession[CloudSideMessage]):
             documents=request.documents,
             processors=request.params.processors,
         )
-        self.open_decoder(self._decoder_opening(documents), request.timeout_s, request.headers)
-
-    def _decoder_opening(self, documents: tuple[ContextDocument, ...]) -> DecodingOpen:
-        request = self._request
         opening = replace(
             self._aggregation.decoding_opening(
                 Side.DEVICE, prompt=request.prompt, documents=documents
@@ -266,7 +261,9 @@ class DeviceSession(SideSession[CloudSideMessage]):
             wants_token_texts=request.token_texts,
             chat_template_kwargs=request.chat_template_kwargs,
         )
-        return replace(opening, ahead=0) if request.preset.sources is Sources.CLOUD else opening
+        if request.preset.sources is Sources.CLOUD:
+            opening = replace(opening, ahead=0)
+        self.open_decoder(opening, request.timeout_s, request.headers)
 
     def make_machine(self, opened: DecodingOpened) -> SideMachine:
         request = replace(

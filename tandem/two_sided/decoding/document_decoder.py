@@ -305,7 +305,9 @@ class DocumentDecoder:
         """Return a document as the model reads it after the beginning of its prompt."""
         tokenizer = self._tokenizer
         assert tokenizer is not None, "there are documents"
-        whole = _whole(field, text)
+        if not text.strip():
+            raise InvalidArgument(field, "is empty")
+        whole = text.rstrip() + SEPARATOR
         if leading and leading == self._head:
             assert isinstance(tokenizer, ConversationTokenizer), "only these have a head"
             return (*leading, *tokenizer.encode_piece(whole))
@@ -323,12 +325,6 @@ class DocumentDecoder:
             prompt = tuple(with_system_turn(turns))
         variables = read_variables(chat_template_kwargs)
         return prompt_ids(self._tokenizer, prompt, variables=variables)
-
-
-def _whole(field: str, text: str) -> str:
-    if not text.strip():
-        raise InvalidArgument(field, "is empty")
-    return text.rstrip() + SEPARATOR
 
 
 Send = Callable[[SideDraftFrame, float], None]

@@ -42,10 +42,6 @@ class AggregationCounters:
         self.trips = RoundTrips()
         self._profiler = profiler
 
-    def begin_stream(self) -> None:
-        self.stats.streams += 1
-        self.trips = RoundTrips()
-
     def decoded(self, side: Side, position: int, decode_s: float) -> None:
         """Count a draft of that side, which arrived; `decode_s` by its decoder's clock."""
         self.stats.decode_s[side] += decode_s

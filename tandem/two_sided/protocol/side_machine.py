@@ -33,7 +33,7 @@ from tandem.two_sided.protocol.aggregation_rules import (
     TokenRule,
     aggregation_rule_for,
 )
-from tandem.two_sided.protocol.counters import AggregationCounters
+from tandem.two_sided.protocol.counters import AggregationCounters, RoundTrips
 from tandem.two_sided.protocol.draft_queues import DraftQueue
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -137,7 +137,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         return super().connect(now)
 
     def _open_stream(self, now: float) -> SideOutputs:
-        self._counters.begin_stream()
+        self.stats.streams += 1
+        self._counters.trips = RoundTrips()
         self._sender.begin_stream()
         self._fetched = None
         log_mass = self._masses[self.side]

@@ -13,7 +13,7 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import upstream_rejection
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.messages import (
@@ -134,12 +134,8 @@ class DecoderLink:
                 if self._unanswered:
                     self._committed_ids.extend(self._unanswered.popleft().token_ids)
                 self._on_answer(message)
-            case GoingAway() if self._opened is not None:
+            case GoingAway() if self._opened is not None:  # else it takes the request, or ends
                 self._reopen(self._opened, lost=False)
-            case GoingAway():
-                pass  # it takes the request, or ends the stream
-            case Pong():
-                pass
 
     def _ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
