@@ -36,8 +36,8 @@ class LinkTimes:
     """`latency_s`: of both ways together. `up_s`, `down_s`: seconds that a byte adds each way."""
 
     latency_s: float
-    up_s: float = 0.0
-    down_s: float = 0.0
+    up_s: float
+    down_s: float
 
     def to_cloud_s(self, size_bytes: float) -> float:
         """Return the seconds of one message up, with half of the latency."""

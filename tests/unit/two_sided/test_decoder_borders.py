@@ -62,7 +62,7 @@ def test_prompt_and_document_leave_room_for_one_token() -> None:
 
 
 def test_an_estimate_is_due_where_drafting_waits_for_it() -> None:
-    decoder = machine(reweigh_every=2, ahead=3, max_tokens=3)
+    decoder = machine(reweigh_every=2, ahead=3, max_tokens=9)
     assert decoder.work() is not None
     assert decoder.estimate() is None, "a work is under way"
     decoder.running = None
@@ -74,6 +74,8 @@ def test_an_estimate_is_due_where_drafting_waits_for_it() -> None:
     decoder.estimated(answer, RELEVANCES)
     assert decoder.estimate() is None
     assert len(engine.steps()) == 1
+    decoder.receive(target(decoder, *answer))
+    assert len(engine.steps()) == 1, "its stretch has begun, and what is known of it is kept"
     full = machine(reweigh_every=2, ahead=2)
     Engine(full).steps()
     assert full.estimate() is None, "no more may be drafted"

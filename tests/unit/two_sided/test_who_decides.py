@@ -16,6 +16,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit
+from tandem.two_sided.protocol.aggregation_rules import SharedCoin
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
@@ -24,7 +25,7 @@ from tandem.two_sided.protocol.messages import (
     TargetFrame,
     ToPeer,
 )
-from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
+from tandem.two_sided.protocol.mixture import Side, Weights, coupled_side, side_weights
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.composed_presets import composed
@@ -262,3 +263,13 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
         for answer in ((), (0,)):
             assert machine.drafted(frame(answer), 0.0) == []
         assert queued(machine) == (2, 0)
+
+
+def test_no_draft_of_the_next_stretch_is_sent_before_its_weights_are_known() -> None:
+    """Of a stream that begins at the end of a stretch of four."""
+    rule = SharedCoin(Side.DEVICE, Weights(1.0, 0.0), rng=RNG, every=4, start=START, first=5)
+    drafts = {
+        side: frame(base=5, log_mass=mass) for side, mass in zip(Side, (0.0, NONE), strict=True)
+    }
+    assert rule.decide(5, drafts) == 0
+    assert [at for at in range(5, 12) if rule.sends_draft(at)] == [5, 6, 10]
