@@ -53,13 +53,13 @@ class DecodeFit:
         """Return the predicted seconds for a token after `length` tokens."""
         return self.slope_s * length + self.intercept_s
 
-    def updated(self, length: int, duration_s: float, weight: float = SLOPE_WEIGHT) -> DecodeFit:
+    def updated(self, length: int, duration_s: float) -> DecodeFit:
         """Return the line after one more observation: the paper's moving averages of k_a and k_b. A
         step faster than the intercept counts as one without slope, not as a negative one."""
         above_s = max(0.0, duration_s - self.intercept_s)
         return DecodeFit(
-            (1 - weight) * self.numerator + weight * above_s * length,
-            (1 - weight) * self.denominator + weight * length * length,
+            (1 - SLOPE_WEIGHT) * self.numerator + SLOPE_WEIGHT * above_s * length,
+            (1 - SLOPE_WEIGHT) * self.denominator + SLOPE_WEIGHT * length * length,
             self.intercept_s,
         )
 

@@ -159,12 +159,12 @@ def test_noise_makes_no_term_negative() -> None:
 
 def test_an_update_is_the_paper_s_formula() -> None:
     fit = DecodeFit(numerator=3.0, denominator=20_000.0, intercept_s=0.004)
-    updated = fit.updated(120, 0.01, weight=0.1)
-    wanted = (0.9 * 3.0 + 0.1 * (0.01 - 0.004) * 120) / (0.9 * 20_000.0 + 0.1 * 120**2)
+    updated = fit.updated(120, 0.01)
+    wanted = (0.95 * 3.0 + 0.05 * (0.01 - 0.004) * 120) / (0.95 * 20_000.0 + 0.05 * 120**2)
     assert updated.slope_s == pytest.approx(wanted, rel=1e-12)
     assert updated.intercept_s == fit.intercept_s
-    assert fit.updated(120, 0.01, weight=0) == fit
-    assert fit.updated(120, 0.0, weight=1).slope_s == 0  # never below the intercept
+    faster = fit.updated(120, 0.0)
+    assert faster.numerator == pytest.approx(0.95 * 3.0), "never below the intercept"
 
 
 def test_the_slope_follows_a_machine_that_became_busy() -> None:

@@ -352,6 +352,17 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
     assert machine.aggregation_side is None
 
 
+def test_nothing_follows_the_token_that_ends_the_text() -> None:
+    """Though both sides' drafts of what would are there."""
+    machine = device(sampling=GREEDY, eos_token_ids=frozenset({0}))
+    for answer in ((), (0,)):
+        machine.drafted(frame(answer, probs=ALL_OF_SURE), 0.0)
+    machine.receive(frame((0,), probs=LISTED), 0.0)
+    outputs = machine.receive(frame(probs=LISTED), 0.0)
+    assert tokens(outputs) == [0]
+    assert outputs[-1] == Finish(FinishReason.STOP)
+
+
 def test_what_is_told_beyond_the_end_of_the_answer_is_not_committed() -> None:
     machine = device("dragon placement=cloud", max_tokens=3)
     sources = (TokenSource.CLOUD, TokenSource.BOTH, TokenSource.DEVICE, TokenSource.RECOVERED)

@@ -56,6 +56,11 @@ def lists(ids: list[int], probs: list[float], rest: float) -> TopList:
 @pytest.mark.parametrize(
     ("ids", "probs", "rest", "field"),
     [
+        ([], [], 1.0, "ids"),
+        ([1, 1], [0.5, 0.5], 0.0, "ids"),
+        ([1, 4], [0.5, 0.5], 0.0, "ids"),
+        ([1], [float("nan")], 0.0, "probabilities"),
+        ([1], [0.5], float("nan"), "tail_mass"),
         ([-1, 2], [0.5, 0.5], 0.0, "ids"),
         ([2, 1], [0.5, 0.5], 0.0, "ids"),
         ([1], [0.5, 0.5], 0.0, "ids"),
