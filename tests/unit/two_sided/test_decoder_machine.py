@@ -59,6 +59,9 @@ def test_joined_documents_are_one_sequence_that_leaves_room_together() -> None:
     work = joined.work()
     assert work is not None
     assert work.mixture.weights == (1.0,)
+    apart = machine().work()
+    assert apart is not None
+    assert len(apart.mixture.weights) == 2
     with pytest.raises(InvalidArgument, match="reweigh_every"):
         machine(joined=True, reweigh_every=2)
     long = [tuple(range(1, 20)), tuple(range(1, 20))]
