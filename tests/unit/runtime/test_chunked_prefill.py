@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -424,3 +425,51 @@ async def test_short_requests_never_wait_for_more_than_a_small_chunk(
     for before, rows in pairwise(engine.passes):
         assert max(before) < KV_BLOCK or len(rows) == 1 or max(rows) < KV_BLOCK, "it waits twice"
     assert clock.now_s < 2 * 16 * pass_s(960), "prompts go on all the time"
+
+
+async def test_who_opens_a_session_waits_for_one_chunk_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Callers come at random moments, each with a session to open and then a job for it. The chunk
+    that ran when they came is the only one that they wait for: the next one waits for what the loop
+    does with their sessions."""
+    clock, source = Clock(), random.Random(1)
+    monkeypatch.setattr(engine_thread, "time", clock)
+    engine = Timed(clock)
+    times = PassTimes(FIRST_S, 0.0, longest_rows=101, longest_s=pass_s(101))
+    thread = EngineThread(engine, "test-engine", pass_times=times)
+    loop = asyncio.get_running_loop()
+    moments_s = deque(accumulate(source.uniform(0.05, 0.25) for _ in range(80)))
+    callers = list[asyncio.Task[float]]()
+
+    async def ask(came_s: float) -> float:
+        async with thread.session(8, payer=Tenant("honest")) as session:
+            job = Short(session, clock, came_s)
+            await thread.submit(job).future
+        return job.took_s
+
+    def come(handled: threading.Event) -> None:
+        while moments_s and moments_s[0] <= clock.now_s:
+            callers.append(loop.create_task(ask(moments_s.popleft())))
+        loop.call_soon(handled.set)
+
+    def passed() -> None:
+        handled = threading.Event()
+        loop.call_soon_threadsafe(come, handled)
+        handled.wait(60)
+
+    async with AsyncExitStack() as stack:
+        stack.callback(thread.stop)
+        await stack.enter_async_context(thread.session(8))  # others are about
+        prompts = [
+            await stack.enter_async_context(thread.session(960, payer=Tenant("greedy")))
+            for _ in range(16)
+        ]
+        engine.passed = passed
+        fed_prompts = [thread.submit(Feed(session, (1,) * 960)) for session in prompts]
+        for handle in fed_prompts:
+            await handle.future
+        engine.passed = lambda: None
+        took_s = await asyncio.gather(*callers)
+    assert len(took_s) > 40
+    assert max(took_s) <= pass_s(KV_BLOCK) + 2 * pass_s(8)
