@@ -37,7 +37,7 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.listed_tokens import likeliest_first
 from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SideDraftFrame
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.verifier.v1 import verifier_pb2

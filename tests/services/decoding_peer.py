@@ -24,7 +24,9 @@ from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, Documents
 from tandem.two_sided.decoding.document_jobs import side_probs
 from tandem.two_sided.protocol.decoder_machine import probs_sampling
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodingOpen,
@@ -32,8 +34,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
-from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side, document_weights
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec

@@ -141,7 +141,7 @@ async def test_pings_are_answered_while_documents_are_being_read(tmp_path: Path)
 async def test_frames_that_come_early_wait_in_bounded_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.two_sided.serving.cloud_session.MAX_EARLY_BYTES", 65_536)
+    monkeypatch.setattr("tandem.two_sided.cloud_answers.MAX_EARLY_BYTES", 65_536)
     links: list[TcpLinkEmulator] = []
     head: dict[str, Any] = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
     async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
@@ -160,7 +160,7 @@ async def test_frames_that_come_early_wait_in_bounded_room(
 async def test_a_device_that_does_not_read_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.two_sided.serving.cloud_session.MAX_QUEUED_FRAMES", 16)
+    monkeypatch.setattr("tandem.two_sided.cloud_answers.MAX_QUEUED_FRAMES", 16)
     async with two_sides(tmp_path) as suite:
         head = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
         opened = pb.CollaborationOpen(**opening_fields(suite))

@@ -16,7 +16,7 @@ from tandem.core.prompt import Turn
 from tandem.specdec.messages import GoingAway, Pong
 from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodingTarget,
     DecodingText,

@@ -23,8 +23,7 @@ from tandem.services.drafter.config import DrafterSettings
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KV_PART_BYTES
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, ContextDocument
 from tandem.two_sided.serving.decoder_codec import document_to_proto
 from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb

@@ -20,7 +20,7 @@ from tandem.testing.scripted import ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.document_place import SYSTEM_TEXT, document_head
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, Documents
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import (

@@ -17,7 +17,7 @@ from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload
 from tandem.services.retriever.forgetting import CHARACTERS_PER_CALL, TEXTS_PER_CALL, Forgetting
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem.two_sided.serving.decoding_service import MAX_FORGOTTEN
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc

@@ -26,9 +26,9 @@ from tandem.services.aggregator.retrieval import documents_of
 from tandem.specdec.liveness import LostCloud
 from tandem.testing.scripted import ScriptedEngine
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem.two_sided.protocol.mixture import (
     Side,
     SideDraft,

@@ -6,6 +6,7 @@ import pytest
 
 from tandem.control.cloud_draft_budget import (
     CloudDraftBudget,
+    tokens_per_pass,
     worth_drafting,
 )
 from tandem.control.config import ControllerConfig
@@ -25,6 +26,10 @@ def tokens_per_pass_time(rate: float, drafts: int, step: float) -> float:
 def test_no_other_number_of_drafts_is_faster(rate: float, step: float) -> None:
     best = max(range(17), key=lambda drafts: tokens_per_pass_time(rate, drafts, step))
     assert worth_drafting(rate, 16, step, NO_MARGIN) == best
+
+
+def test_no_more_than_may_be() -> None:
+    assert worth_drafting(0.99, 3, 0.01) == 3
 
 
 def measured(sessions: int, draft_s: float, row_s: float = 0.003) -> CloudDraftBudget:
@@ -70,6 +75,26 @@ def test_bad_drafts_or_slow_ones_are_not_made() -> None:
     assert measured(1, draft_s=0.07).drafts(0.8, 8) == 0
 
 
+def test_a_prompt_says_nothing_of_draft_steps() -> None:
+    budget = measured(1, draft_s=0.005)
+    budget.drafted(5.0, 900, 1)
+    assert budget.drafts(0.8, 8) == measured(1, draft_s=0.005).drafts(0.8, 8)
+
+
+def test_tokens_of_a_pass() -> None:
+    assert tokens_per_pass(0.5, 2) == pytest.approx(1.75)
+    assert tokens_per_pass(0.0, 3) == 1.0
+    assert tokens_per_pass(1.0, 3) == 4.0
+
+
+def test_drafts_that_are_there_already_cost_their_rows_alone() -> None:
+    budget = measured(1, draft_s=0.018)
+    made, to_make = (budget.speed(0.8, 3, made=made) for made in (True, False))
+    assert made == pytest.approx(2.952 / (1 + 3 * 3 / 72), rel=0.02)
+    assert to_make == pytest.approx(2.952 / (1 + 3 * 21 / 72), rel=0.02)
+    assert budget.speed(0.8, 0) == 1.0
+
+
 def test_rows_that_no_pass_had_yet_cost_what_the_engine_measured() -> None:
     """Passes over one token alone say nothing of a further one. On a few processor cores five rows
     take 2.5 times as long as one, and ten bad guesses as long as five passes."""
@@ -81,3 +106,28 @@ def test_rows_that_no_pass_had_yet_cost_what_the_engine_measured() -> None:
         drafts[row_share] = CloudDraftBudget(passes).drafts(0.7, 10)
     assert drafts[None] == 10
     assert drafts[0.375] <= 2
+
+
+def test_drafts_that_do_not_pay_are_tried_less_often_where_their_rows_are_dear() -> None:
+    cheap, dear = PassBudget(row_share=0.05), PassBudget(row_share=0.75)
+    for passes in (cheap, dear):
+        for _ in range(50):
+            passes.passed(0.03, 1, 1)
+    assert CloudDraftBudget(cheap).texts_before_try(2, 32, made=True) == 32
+    assert CloudDraftBudget(dear).texts_before_try(2, 32, made=True) > 90
+
+
+def test_a_draft_model_that_is_slow_or_has_to_read_first_is_tried_less_often() -> None:
+    """The engine measured it, so it holds before the first try."""
+    passes = PassBudget(row_share=0.05)
+    for _ in range(50):
+        passes.passed(0.03, 1, 1)
+    texts = []
+    for step_s, reading_row_s, unread_tokens in ((0.0003, 0, 0), (0.02, 0, 0), (0.02, 0.005, 60)):
+        budget = CloudDraftBudget(passes)
+        budget.knows(step_s, reading_row_s)
+        texts.append(budget.texts_before_try(2, 32, made=False, unread_tokens=unread_tokens))
+        assert (budget.drafts(0.5, 8) > 0) is (step_s < 0.001)
+    assert texts[0] == 32
+    assert texts[1] > 100
+    assert texts[2] - texts[1] == pytest.approx(60 * 0.005 / 0.03 / 0.01, rel=0.05)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tandem.control.acceptance import AcceptanceKnown
 from tandem.control.conditions import Conditions, PairTimes
 from tandem.control.controller import Answer, Controller
 from tandem.control.cost import expected_tpot_s
-from tandem.control.estimates import NO_WARM_START, WarmStart
+from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
 from tandem.control.least_cost import LeastCost
 from tandem.control.schedule import CLOUD_DRAFTS, Schedule, cloud_alone
 
@@ -46,6 +48,33 @@ def after(accepted: list[int], drafts: int, sessions: int = 1) -> LeastCost:
         )
         controller.on_committed(answer, now)
     return controller
+
+
+def test_a_token_takes_a_pass_and_the_drafting_by_the_tokens_that_came() -> None:
+    controller = after([4, 4, 0, 4, 3, 4, 2, 4] * 6, drafts=4)
+    expected_s = (PASS_S + 4 * (ROW_S + STEP_S)) / (1 + 25 / 8)
+    assert controller.estimates.alone_s == pytest.approx(expected_s, rel=0.1)
+
+
+def test_without_drafts_two_passes_tell_what_the_cloud_alone_takes() -> None:
+    controller = after([0, 0], drafts=0)
+    assert controller.estimates.alone_s == pytest.approx(PASS_S)
+    assert controller.estimates.knows_alone
+
+
+def test_a_cloud_that_drafts_is_left_to_it_until_some_passes_told_what_they_bring() -> None:
+    """The first of them bring few tokens, as little is known of its drafts."""
+    assert not after([4, 0, 2], drafts=4).estimates.knows_alone
+    assert after([4, 0, 2] * 3, drafts=4).estimates.knows_alone
+
+
+def test_what_a_busy_cloud_drafts_is_known_too() -> None:
+    conditions = after([4, 3, 4] * 3, drafts=4, sessions=8).estimates.conditions()
+    assert conditions is not None
+    assert conditions.shared
+    assert conditions.cloud_drafts == 4
+    assert conditions.alone_s is not None
+    assert conditions.alone_s < PASS_S / 2
 
 
 def known(cloud_drafts: int, *, draft_s: float = 0.03) -> WarmStart:
@@ -122,3 +151,11 @@ def test_under_load_the_edges_draft_where_the_cloud_s_steps_take_long() -> None:
     )
     stream = replace(LIMITS, window=8)
     assert expected_tpot_s(stream, conditions) < expected_tpot_s(ALONE, conditions)
+
+
+def test_what_was_measured_of_the_cloud_s_drafts_is_kept_for_the_next_answer() -> None:
+    before = after([4, 3, 4, 2] * 3, drafts=4).estimates
+    again = Estimates(before.snapshot(2.0), 3.0).conditions()
+    assert again is not None
+    assert again.cloud_drafts == 4
+    assert again.alone_s == pytest.approx(before.alone_s)

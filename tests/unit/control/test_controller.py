@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.control.acceptance import AcceptanceKnown
+from tandem.control.config import ControllerConfig
 from tandem.control.controller import Answer, Controller, Reason
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.control.latency_aware import LatencyAware
@@ -118,6 +119,68 @@ def test_it_begins_with_the_cloud_alone_and_measures_it() -> None:
     assert controller.decision.alone_measured
 
 
+def reading(prompt_row_s: float, *, beside_cloud: bool = False) -> Session:
+    """An answer of at most 200 tokens to a prompt of 40, of which the draft model reads each so
+    long: nothing else is known of drafts."""
+    controller = LeastCost(
+        LIMITS,
+        WarmStart(draft=((0.0, 0.005),), prompt_row_s=prompt_row_s, beside_cloud=beside_cloud),
+        max_tokens=200,
+        prompt_tokens=40,
+    )
+    return Session(controller)
+
+
+@pytest.mark.parametrize(
+    ("prompt_row_s", "rtt_s", "beside_cloud", "reads"),
+    [
+        (0.0005, 0.001, False, True),
+        (0.01, 0.001, False, False),
+        (0.01, 0.04, False, True),
+        (0.01, 0.04, True, False),
+    ],
+)
+def test_no_trial_where_reading_the_prompt_holds_up_the_answer_on_the_same_processors(
+    prompt_row_s: float, rtt_s: float, beside_cloud: bool, reads: bool
+) -> None:
+    session = reading(prompt_row_s, beside_cloud=beside_cloud)
+    session.ping(rtt_s)
+    for _ in range(60):
+        session.token()
+    assert (session.controller.decisions[Reason.TRIAL] > 0) is reads
+
+
+def test_the_draft_model_does_not_begin_with_a_prompt_that_it_would_read_for_long() -> None:
+    assert reading(0.0005).controller.may_draft
+    assert not reading(0.01).controller.may_draft
+
+
+def test_what_earlier_answers_measured_is_gone_by_from_the_first_token() -> None:
+    assert auto(known(rate=0.9)).schedule.window > 0
+    assert auto(known(rate=0.05)).schedule == ALONE
+
+
+def test_a_reading_that_is_hours_old_decides_nothing() -> None:
+    """The cloud alone is measured anew before anything is drafted."""
+    assert auto(known(rate=0.9, age_s=7200.0)).schedule == ALONE
+
+
+def test_a_first_reading_three_times_too_long_is_corrected_within_an_answer() -> None:
+    """A suite was first used while its machine was busy: it took the cloud alone for three times as
+    slow as it was, and drafted at a loss for as long as it ran."""
+    controller = auto(known(0.150, draft_s=0.02, rate=0.5, rtt_s=0.04))
+    session = Session(controller)
+    assert controller.schedule.window > 0, "so it seemed to pay"
+    assert controller.decision is not None
+    assert controller.decision.alone_tpot_s == pytest.approx(0.150)
+    for _ in range(9):
+        if controller.schedule.window:
+            session.round(accepted=0, draft_s=0.02)
+        else:
+            session.token()
+    assert controller.decision.alone_tpot_s == pytest.approx(0.05, rel=0.05)
+
+
 def test_bad_drafts_are_left_after_a_few_of_them() -> None:
     session = Session(auto())
     session.ping()
@@ -144,6 +207,74 @@ def test_good_drafts_are_kept() -> None:
     assert controller.decision.tpot_s < 0.7 * controller.decision.alone_tpot_s
 
 
+@pytest.mark.parametrize(("gain", "taken"), [(0.05, True), (0.6, False)])
+def test_a_stream_is_taken_only_if_it_is_clearly_better(gain: float, taken: bool) -> None:
+    """Here it takes half of the time."""
+    config = ControllerConfig(switch_gain=gain)
+    controller = LeastCost(LIMITS, known(rate=0.8), config)
+    assert (controller.schedule.window > 0) is taken
+
+
+def test_trials_lose_no_more_than_their_share_of_the_answer() -> None:
+    """Drafts are mostly wrong; now and then that is looked at again."""
+    warm = replace(known(rate=0.3, rtt_s=0.03), acceptance=None)
+    session = Session(auto(warm, max_tokens=400), row_s=0.01)
+    lost_s, tokens = 0.0, 0
+    while tokens < 400:
+        began_s, before = session.now, session.position
+        if session.controller.schedule.window:
+            session.round(accepted=0)
+        else:
+            session.token()
+        made = session.position - before
+        lost_s += session.now - began_s - made * session.pass_s
+        tokens += made
+    assert 0 < lost_s < 0.03 * tokens * session.pass_s
+
+
+def test_drafts_that_may_be_better_than_they_seemed_are_tried_once() -> None:
+    """And leaves bad ones: what a trial lost counts against the next."""
+    warm = known(0.0147, draft_s=0.004, rate=0.5, rtt_s=0.0006, row_share=0.38)
+    session = Session(auto(warm, max_tokens=400), pass_s=0.0147, row_s=0.0055)
+    controller = session.controller
+    for _ in range(50):
+        if controller.schedule.window:
+            break
+        session.token()
+    assert controller.schedule.window > 0
+    assert controller.decisions == {Reason.FIRST: 1, Reason.TRIAL: 1}
+    rounds = 0
+    while controller.schedule.window:
+        session.round(accepted=0, draft_s=0.004)
+        rounds += 1
+    assert rounds <= 4, "as many drafts as tell something"
+    for _ in range(200):
+        session.token()
+        assert controller.schedule == ALONE
+    assert controller.decisions[Reason.TRIAL] == 1
+
+
+def test_an_edge_that_was_busy_for_a_moment_drafts_again() -> None:
+    session = Session(auto(known(), max_tokens=20_000), rtt_s=0.001)
+    session.ping()
+    while session.now < 30.0:
+        session.round(accepted=2)
+    assert session.controller.schedule.window > 0
+    while session.controller.schedule.window:
+        session.round(accepted=2, draft_s=0.2)  # something else has its processors
+    assert session.controller.schedule == ALONE
+    alone_since = session.now
+    while not session.controller.schedule.window and session.now < alone_since + 120:
+        session.ping()
+        session.token()
+    assert session.controller.decision is not None
+    assert session.controller.decision.reason is Reason.TRIAL
+    for _ in range(100):
+        session.round(accepted=2)
+    assert session.controller.schedule.window > 0
+    assert session.controller.estimates.draft.value == pytest.approx(0.005)
+
+
 def test_where_drafts_never_pay_none_are_made() -> None:
     """Be it that earlier answers found them good, or that nobody knows."""
     for warm in (known(rate=0.95), NO_WARM_START):
@@ -165,6 +296,18 @@ def test_a_chunk_may_take_as_long_as_its_answer_in_the_papers_control() -> None:
         answer = Answer(3, accepted=2, verify_s=0.05, rows=2, reads_prompt=number == 0)
         controller.on_committed(answer, float(number))
     assert controller.chunk_budget_s == pytest.approx(0.05, rel=0.1)
+
+
+def test_decisions_are_made_on_a_timer() -> None:
+    """Not for each answer, of which some engines give hundreds a second."""
+    controller = auto(known(0.004, draft_s=0.001))
+    session = Session(controller, pass_s=0.004)
+    decided = list[object]()
+    while session.now < 1.0:
+        session.round(accepted=2, draft_s=0.001)
+        if not decided or decided[-1] is not controller.decision:
+            decided.append(controller.decision)
+    assert 10 <= len(decided) <= 1.0 / 0.06 + 1
 
 
 @pytest.mark.parametrize(
@@ -191,6 +334,15 @@ def test_a_new_schedule_is_told_with_what_had_changed(
         session.round(accepted=1 + number % 2, draft_s=draft_s)
     assert controller.decision.reason is reason
     assert controller.decision.schedule == ALONE
+
+
+def test_the_text_of_a_reason_says_what_had_changed_most() -> None:
+    session = Session(auto(known(rate=0.9)))
+    for _ in range(100):
+        session.round(accepted=0)
+    assert session.controller.decision is not None
+    assert session.controller.decisions[Reason.ACCEPTANCE] >= 1
+    assert session.controller.decisions[Reason.FIRST] == 1
 
 
 def test_a_fixed_schedule_stays_and_learns_nothing_but_how_often_drafts_are_right() -> None:

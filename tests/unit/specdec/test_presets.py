@@ -13,6 +13,7 @@ from tandem.specdec.choices import (
     CloudDrafts,
     Control,
     Predraft,
+    PredraftOrder,
     RejectionPayload,
     Schedule,
     Uplink,
@@ -22,6 +23,7 @@ from tandem.specdec.presets import (
     MAX_DRAFT_LENGTH,
     PRESETS,
     Preset,
+    VerifySettings,
 )
 
 
@@ -378,3 +380,86 @@ def test_a_pass_may_take_a_part_of_the_drafts_where_nobody_minds(
 ) -> None:
     settings = replace(PRESETS[name].verify_settings, **changes)
     assert settings.allows_partial_verification is allowed
+
+
+@pytest.mark.parametrize(
+    ("field", "least", "most"),
+    [
+        ("payload_top", 0, 4096),
+        ("payload_tail_draws", 0, 256),
+        ("confidence_threshold", 0, 1),
+        ("predraft_workers", 1, 32),
+        ("predraft_outcomes", 1, 256),
+        ("exits", 0, 64),
+    ],
+)
+def test_each_number_has_borders(field: str, least: int, most: int) -> None:
+    preset = PRESETS["coupled"]
+    for within in (least, most):
+        with_overrides(preset, (f"{field}={within}",)).validate()
+    for beyond in (most + 1, least - 1):
+        with pytest.raises(InvalidArgument) as caught:
+            with_overrides(preset, (f"{field}={beyond}",)).validate()
+        assert caught.value.field == field
+
+
+def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
+    """All of them unlike what is assumed where nothing is said."""
+    chosen = Preset(
+        name="other",
+        schedule=Schedule(
+            window=6,
+            chunk=3,
+            verify_on_arrival=True,
+            bonus=False,
+            decode_when_idle=True,
+            prepare_on_arrival=True,
+        ),
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        rejection_payload=RejectionPayload.TOP_K,
+        uplink_precision="float16",
+        payload_top=7,
+        payload_tail_draws=5,
+        truncation=Truncation(top_k=9),
+        expansion=(2, 1),
+        with_replacement=True,
+        exits=3,
+        exit_order=PredraftOrder.RANDOM,
+        split_layers=2,
+    )
+    assert chosen.verify_settings == VerifySettings(
+        preset_name="other",
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        rejection_payload=RejectionPayload.TOP_K,
+        window=6,
+        verify_on_arrival=True,
+        decode_when_idle=True,
+        prepare_on_arrival=True,
+        bonus=False,
+        uplink_precision="float16",
+        payload_top=7,
+        payload_tail_draws=5,
+        truncation=Truncation(top_k=9),
+        expansion=(2, 1),
+        with_replacement=True,
+        exits=3,
+        exit_order=PredraftOrder.RANDOM,
+        split_layers=2,
+    )
+
+
+def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
+    told = VerifySettings(
+        preset_name="older",
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.IDS,
+        rejection_payload=RejectionPayload.TOKEN,
+        window=4,
+    )
+    assert (told.verify_on_arrival, told.decode_when_idle) == (False, False)
+    assert (told.prepare_on_arrival, told.bonus) == (False, True)
+    assert (told.payload_top, told.payload_tail_draws) == (64, 4)
+    assert (told.expansion, told.with_replacement) == ((), False)
+    assert (told.exits, told.split_layers) == (0, 0)

@@ -51,14 +51,12 @@ from tandem.specdec.rounds.messages import (
     NeedFullDistribution,
     Recovered,
 )
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingTarget,
-    DecodingText,
-)
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
+    DecodingTarget,
+    DecodingText,
     Fetch,
     TargetFrame,
 )
