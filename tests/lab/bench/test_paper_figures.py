@@ -11,6 +11,7 @@ from lab.analysis.cost_models import expected_tokens_per_round
 from lab.bench.harness.models import Models
 from lab.bench.papers import dragon_smollm2, fsd_runs, real_pairs
 from lab.bench.papers.dragon_gains import WIKITEXT, gains_with_interval, texts_of
+from lab.bench.papers.dssd_tables import TABLE_1_VOCABULARY
 from lab.bench.papers.fsd_printed import TABLE_5
 from lab.bench.papers.pair_tables import METHODS
 from lab.bench.papers.paper_report import all_tables, chosen_tables
@@ -41,6 +42,19 @@ def test_prices_and_rejections_agree_with_what_is_printed() -> None:
         for row in table.rows:
             for theirs, mine in zip(row.theirs, table.ours(TESTBED, row), strict=True):
                 assert theirs is None or mine == pytest.approx(theirs, abs=rounding)
+
+
+def test_table_1_of_dssd_forces_its_parameters() -> None:
+    """One distribution takes 8.0000 to 8.0020 ms, hence 50,000 tokens and not OPT's."""
+    (table,) = chosen_tables(["dssd-table-1"])
+    bounds: tuple[list[float], list[float]] = ([], [])
+    for row in table.rows:
+        length, rate = (float(one) for one in row.labels)
+        for found, edge in zip(bounds, (-0.005, 0.005), strict=True):
+            found.append(((row.theirs[1] or 0.0) + edge - 20) / (1 - rate**length))
+    low_ms, high_ms = max(bounds[0]), min(bounds[1])
+    assert (low_ms, high_ms) == pytest.approx((8.0, 8.002), abs=1e-4)
+    assert low_ms - 1e-9 <= TABLE_1_VOCABULARY * 16 / 100e6 * 1e3 <= high_ms < 50_272 * 16 / 1e5
 
 
 def test_gains_are_over_no_documents_and_divided_only_by_gains() -> None:
