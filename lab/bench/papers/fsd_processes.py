@@ -52,9 +52,11 @@ def tables() -> tuple[PaperTable, ...]:
             declared="Verifier, drafter and aggregator as processes, one core a side, over a TCP "
             f"link emulator with Table 5's round trip and {MBPS:g} Mbit/s; steps are paced to "
             "Table 5's times, and an exit's token comes at its depth of the pass. SmolLM2 with its "
-            "draft model (int8) and ten exits. SD is `dssd`, FSD `fsd` with all exits, both with "
-            f"γ = {DRAFT_LENGTH}; {ANSWERS} answers of {TOKENS} tokens at temperature 1, each "
-            "first by the target alone, then by SD and FSD. The last columns are FSD's.",
+            "draft model and ten exits, in float32: in int8 a pass over several branches rounds "
+            "otherwise than one over one, so that drafts made ahead are others. SD is `dssd`, FSD "
+            f"`fsd` with all exits, both with γ = {DRAFT_LENGTH}; {ANSWERS} answers of {TOKENS} "
+            "tokens at temperature 1, each first by the target alone, then by SD and FSD. The "
+            "last columns are FSD's.",
             printed="The paper's exits are 31 to 39; its clients follow 7 to 30 of them.",
             compute=_measured,
             downloads=True,
