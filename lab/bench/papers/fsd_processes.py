@@ -21,7 +21,7 @@ from tandem.core.probs import SamplingParams
 
 DRAFT_LENGTH = 4
 MBPS = 100.0
-ANSWERS = 4
+ANSWERS = 3
 QUICK_ANSWERS = 2
 TOKENS = 20
 QUICK_TOKENS = 8

@@ -26,7 +26,9 @@ Tables and figures of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that have numb
 repository computes or measures in the same units. The papers' figures are typed in from their
 texts; ours are of formulas, which are computed when these pages are made, or of rows that are kept
 in `lab/results/papers.json` with commit, date, machine, and a hash of the code that made them.
-None of the papers' hardware and models is here: each table says what stands for them.
+None of the papers' hardware and models is here: each table says what stands for them. Rows in
+virtual time are means of five seeds, with the standard error after the sign ±; (input) marks what
+is the paper's own figure, put into ours.
 
 `{COMMAND}` computes what is missing or stale and writes the pages; `--only KEY` restricts it to one
 table, `--stale` computes nothing. Tables by processes need a quiet machine (`--part measured`), all
