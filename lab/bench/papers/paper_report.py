@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -34,8 +34,10 @@ from lab.bench.papers.paper_table import (
     SEEDS,
     Basis,
     Figures,
+    FilledRow,
     PaperRow,
     PaperTable,
+    filled_rows,
     over_seeds,
 )
 from lab.bench.papers.testbed import Testbed
@@ -80,9 +82,10 @@ def run(
         for table in tables:
             progress(table.key)
             ours = [table.ours(testbed, row) for row in table.rows]
-            rows = list(_rows(table, ours, report.seed))
-            report.rows += rows
-            report.tables.append(Table(f"{table.key}: {table.title}", _columns(table), rows))
+            shown = [_shown(row) for row in filled_rows(table, ours)]
+            columns = dict.fromkeys(name for row in shown for name in row)
+            report.rows += [make_row(seed=report.seed, part=table.key) | row for row in shown]
+            report.tables.append(Table(f"{table.key}: {table.title}", tuple(columns), shown))
         return
     kept = KeptResults()
     if not stale:
@@ -151,23 +154,7 @@ def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTa
     )
 
 
-def _rows(table: PaperTable, ours: Sequence[Figures], seed: int) -> Iterator[Row]:
-    for row, mine in zip(table.rows, ours, strict=True):
-        yield make_row(seed=seed, part=table.key) | _named(table, row, mine)
-
-
-def _named(table: PaperTable, row: PaperRow, ours: Figures) -> Row:
-    named: Row = dict(zip(table.labels, row.labels, strict=True))
-    for figure, theirs, mine in zip(table.figures, row.theirs, ours, strict=True):
-        named[f"{figure} (ours)"] = mine
-        if theirs is not None:
-            named[f"{figure} (paper)"] = theirs
-    return named
-
-
-def _columns(table: PaperTable) -> tuple[str, ...]:
-    columns = list(table.labels)
-    for place, figure in enumerate(table.figures):
-        columns.append(f"{figure} (ours)")
-        columns += [f"{figure} (paper)"] * table.compares(place)
-    return tuple(columns)
+def _shown(row: FilledRow) -> Row:
+    ours = {f"{name} (ours)": figure for name, figure in row.ours.items()}
+    theirs = {f"{name} (paper)": one for name, one in row.theirs.items() if one is not None}
+    return {**row.labels, **ours, **theirs}

@@ -9,8 +9,6 @@ import pytest
 
 from lab.analysis.cost_models import (
     LinkTimes,
-    ar,
-    coupled,
     dsd,
     dssd,
     expected_tokens_per_round,
@@ -65,13 +63,6 @@ def test_verify_time_grows_with_the_drafts() -> None:
     assert PAIR.verify_s(4) == pytest.approx(0.034)
 
 
-def test_ar_is_the_target_alone() -> None:
-    prediction = ar(PAIR, token_bytes=4)
-    assert prediction.tpot_s == prediction.round_s == 0.030
-    assert (prediction.uplink_bytes, prediction.downlink_bytes) == (0, 4)
-    assert prediction.speedup_over_ar == 1
-
-
 def test_dsd_by_hand() -> None:
     prediction = dsd(PAIR, LINK, **DISTRIBUTIONS)
     # Up: 2 distributions of 2,000 bytes at 1 MB/s = 4 ms. Round: 2*2 + 4 + 20 + 32 ms = 60 ms.
@@ -92,25 +83,6 @@ def test_dssd_by_hand() -> None:
     assert prediction.communication_s == pytest.approx(0.020375)
     assert prediction.round_s == pytest.approx(0.056375)
     assert prediction.tpot_s == pytest.approx(0.056375 / 1.75)
-
-
-def test_small_fields_are_counted_when_given() -> None:
-    split = dssd(PAIR, LINK, **DISTRIBUTIONS, token_bytes=4, probability_bytes=4)
-    # 2 ids, 2 probabilities, 3/4 of a recovered id; 3/4 distribution, 1/4 bonus id, always a
-    # position.
-    assert split.uplink_bytes == 2 * 8 + 3
-    assert split.downlink_bytes == 1500 + 1 + 4
-    full = dsd(PAIR, LINK, **DISTRIBUTIONS, token_bytes=4)
-    assert (full.uplink_bytes, full.downlink_bytes) == (4008, 8)
-
-
-def test_coupled_sends_ids_only() -> None:
-    prediction = coupled(PAIR, LINK, acceptance_rate=0.5, draft_length=2, token_bytes=4)
-    assert (prediction.uplink_bytes, prediction.downlink_bytes) == (8, 8)
-    assert prediction.communication_s == pytest.approx(0.020 + 8e-6 + 2e-6)
-    bare = coupled(PAIR, LINK, acceptance_rate=0.5, draft_length=2)
-    assert bare.communication_s == LINK.rtt_s
-    assert bare.round_s == pytest.approx(0.056)
 
 
 def test_communication_bounds_of_corollary_3_1() -> None:
