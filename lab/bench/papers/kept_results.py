@@ -93,9 +93,15 @@ class KeptResults:
         self._write()
 
     def forget_others(self, tables: Sequence[PaperTable]) -> None:
-        """Remove rows that none of these tables has."""
-        there = {_key(table.key, row.labels) for table in tables for row in table.rows}
-        self._rows = {key: kept for key, kept in self._rows.items() if key in there}
+        """Remove rows that none of these tables has, or that have other columns."""
+        there = {
+            _key(table.key, row.labels): len(table.figures)
+            for table in tables
+            for row in table.rows
+        }
+        self._rows = {
+            key: kept for key, kept in self._rows.items() if there.get(key) == len(kept.figures)
+        }
         self._write()
 
     def _write(self) -> None:

@@ -144,7 +144,9 @@ def test_a_kept_row_is_current_as_long_as_its_code_is(
     monkeypatch.setattr(kept_results, "code_of", lambda module: "of another day")
     assert not again.current(table, row)
     assert STALE.format(key=table.key) in "\n".join(page_lines(table, again))
-    again.forget_others([])
+    again.forget_others([table])
+    assert KeptResults(path).get(table, row) is not None
+    again.forget_others([replace(table, figures=("once",), rows=(PaperRow((1.0,), (None,)),))])
     assert KeptResults(path).get(table, row) is None
     path.write_text("[]")
     with pytest.raises(UnreadableResults, match="remove it"):
