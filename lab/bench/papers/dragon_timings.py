@@ -27,7 +27,7 @@ METHODS = ("dragon", "dragon-coupled", "drdg-tw", "drdg-sw")
 LONGEST_S = 0.3
 QUESTIONS = 4
 """Of each seed."""
-RECORDED = 2
+RECORDED = 1
 ROTATIONS = 2
 ADDED_S = (0.0, 0.2, 0.5)
 

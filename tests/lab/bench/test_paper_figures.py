@@ -107,9 +107,9 @@ def toy_testbed() -> Testbed:
     for name in PAIRS:
         drawn = []
         for _ in range(4):
-            target, draft = source.dirichlet(np.full(1024, 0.3), (2, 8)).astype(np.float32)
+            target, noise = source.dirichlet(np.full(1024, 0.3), (2, 8)).astype(np.float32)
             token_ids = tuple(int(one.argmax()) for one in target)
-            drawn.append(Drawn(token_ids, target, draft))
+            drawn.append(Drawn(token_ids, target, (target + noise) / 2))
         testbed.once(("drawn", name), partial(list, drawn))
     return testbed
 

@@ -281,7 +281,7 @@ def test_a_headline_means_rows_that_there_are(headline: Headline) -> None:
 
 def test_a_headline_shows_the_lowest_and_the_highest_row() -> None:
     (table,) = chosen_tables(["dssd-table-2"])
-    ours = [(1.0, float(number)) for number, _ in enumerate(table.rows)]
+    ours = [(1.0, float(number), None) for number, _ in enumerate(table.rows)]
     shown = HEADLINES[0].places[0]
     assert shown is not None
     assert shown.words(filled_rows(table, ours)) == "1.00 to 17.00"
