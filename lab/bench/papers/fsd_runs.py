@@ -10,6 +10,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from lab.analysis.cost_models import expected_tokens_per_round
+from lab.bench.harness.models import Models
 from lab.bench.harness.texts import prompts
 from lab.bench.papers.fsd_printed import TABLE_5, HardwareTimes
 from lab.bench.papers.paper_table import SEEDS, Figures, Labels
@@ -130,19 +131,17 @@ def answers(testbed: Testbed, preset: Preset, conditions: Conditions) -> list[Si
     models = exits_pair()
     assert models is not None, "callers look for it"
     pair = shared_distributions(testbed, models, SamplingParams())
-    tokenizer = load_tokenizer(models.target)
-    first = ANSWERS * (testbed.seed % SEEDS)
+    tokens = QUICK_TOKENS if testbed.quick else TOKENS
     return [
-        simulate_answer(
-            preset,
-            pair,
-            conditions,
-            tuple(tokenizer.encode(text)),
-            QUICK_TOKENS if testbed.quick else TOKENS,
-            testbed.seed,
-        )
-        for text in prompts(first + ANSWERS)[first:]
+        simulate_answer(preset, pair, conditions, prompt_ids, tokens, testbed.seed)
+        for prompt_ids in testbed.once("fsd prompts", lambda: _prompts(testbed.seed, models))
     ]
+
+
+def _prompts(seed: int, models: Models) -> list[tuple[int, ...]]:
+    tokenizer = load_tokenizer(models.target)
+    first = ANSWERS * (seed % SEEDS)
+    return [tuple(tokenizer.encode(text)) for text in prompts(first + ANSWERS)[first:]]
 
 
 def _tpot_s(done: Sequence[SimulatedAnswer]) -> float:
