@@ -95,7 +95,8 @@ HEADLINES = (
         (1.5, 2.4),
         "The printed speedups need 4.1 tokens a round (31 rounds for 128 tokens), where the "
         "printed α = 0.61 gives 2.5 by the paper's own equation. Processes have SmolLM2's "
-        "acceptance, at top-k 10.",
+        "acceptance, at top-k 10. All have the fitted T_LLM: with one that an H800 can have, DSSD "
+        "is slower than the target alone.",
         Place("dssd-table-2", ("speedup",), _DSSD),
         Place("dssd-virtual-time", ("speedup",), _DSSD_CELLS),
         Place("dssd-processes", ("speedup",), _DSSD_CELLS),
