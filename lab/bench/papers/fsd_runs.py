@@ -36,7 +36,7 @@ DRAFT_LENGTH = 4
 MOST_EXITS = 10
 ANSWERS = 2
 """Of each seed, to other prompts."""
-TOKENS = 24
+TOKENS = 40
 QUICK_TOKENS = 12
 ORDERS = {
     "priority": PredraftOrder.CONFIDENCE,
