@@ -65,7 +65,7 @@ def exits_trained(testbed: Testbed, labels: Labels) -> Figures:
     exits = len(about["layers"])
     parameters = 2 * about["hidden_size"] * about["rank"] * exits
     first, *_, last = about["agreement"]
-    return exits, parameters / 1e6, 100 * parameters / whole, 100 * first, 100 * last
+    return float(exits), parameters / 1e6, 100 * parameters / whole, 100 * first, 100 * last
 
 
 def averages(testbed: Testbed, labels: Labels) -> Figures:
