@@ -299,7 +299,7 @@ def test_nobody_is_first_under_rejection_sampling(name: str) -> None:
 
 
 def test_the_timing_of_each_preset() -> None:
-    """What docs/presets.md says of when tokens travel and of what is drafted ahead."""
+    """When tokens travel, and what is drafted ahead."""
     window = Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True)
     pipeline = Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True)
     prepared = Schedule(8, 4, bonus=False, token_by_token=True, prepare_on_arrival=True)
