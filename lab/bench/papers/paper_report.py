@@ -110,12 +110,12 @@ def compute(
         for row in table.rows
         if table.formula is None and (fresh or not kept.current(table, row))
     ]
-    machine = this_machine()
     found: dict[tuple[str, PaperRow], list[Figures]] = defaultdict(list)
     took_s: dict[tuple[str, PaperRow], float] = defaultdict(float)
     for number, testbed in enumerate(testbeds):
+        machine = this_machine()
+        refuse_changes(machine)
         for table, row in counted([one for one in wanted if one[0].seeds > number], _name):
-            refuse_changes(this_machine())
             others, began_s, key = OthersMeter(), time.perf_counter(), (table.key, row)
             found[key].append(table.ours(testbed, row))
             took_s[key] += time.perf_counter() - began_s
