@@ -16,7 +16,7 @@ from tandem.suite.suite_documents import (
     fill,
     kept_kv_flags,
 )
-from tests.services.retriever_peer import retriever
+from tests.services.two_sided_suite import retriever
 
 
 async def test_each_side_gets_its_own_once(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tandem.telemetry.prometheus_server import (
     mean_of,
     window_s,
 )
-from tests.services.prometheus_process import listed, served, vector
+from tests.prometheus_process import listed, served, vector
 
 PAIR = {"suite": "tandem", "engine": "small", "model_name": "large", "preset": "stream"}
 GOOD = (200, vector((ACCEPTANCE, PAIR, "0.25"), (QUEUE, {"model_name": "large"}, "0.5")))

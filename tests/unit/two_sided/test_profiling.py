@@ -26,7 +26,7 @@ from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
 from tandem.two_sided.protocol.profiler import DecodeFit, SideProfiler
-from tests.services.prometheus_process import served, vector
+from tests.prometheus_process import served, vector
 from tests.unit.two_sided.test_side_machine import request_for
 
 EARLIER = BothSides(SideTimes(0.06, 0.04, 0.9), SideTimes(0.05, 0.06, 0.4))

@@ -18,6 +18,7 @@ from tandem.core.tokens import TokenSource
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec import messages as specdec
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
@@ -169,7 +170,20 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
         data.draw(st.floats(0, 1, width=32)),
     )
     told_of = data.draw(some.logprobs(len(token_ids)))
+    opened = specdec.Opened(
+        *head,
+        max_draft_length=data.draw(some.uint32),
+        eos_token_ids=MODEL.eos_token_ids,
+        model_name=MODEL.model_name,
+        cached_tokens=data.draw(some.uint32),
+        same_bits=data.draw(st.booleans()),
+        batch_invariant=data.draw(st.booleans()),
+        row_share=data.draw(st.none() | st.floats(0, 1, width=32)),
+        drafts_never_pay=data.draw(st.booleans()),
+        cloud_drafts=data.draw(st.sampled_from(sorted({*CloudDrafts} - {CloudDrafts.ANY}))),
+    )
     others = [
+        opened,
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         rounds.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head),
