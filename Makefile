@@ -219,7 +219,7 @@ logs: ## follow what its services write
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=prompts BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),prompts) $(BENCH_ARGS)
 
-papers-report: setup proto ## lab/docs/papers: what is missing or stale of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
+papers-report: setup proto ## lab/docs/papers: what is missing or stale of the papers' tables, on a quiet machine (half an hour; PAPERS_ARGS='--part computed')
 	$(BIN)/tandem bench papers --pages lab/docs/papers $(PAPERS_ARGS)
 
 reproduce: setup proto ## one published figure again: make reproduce CLAIM=dssd-table-2; without CLAIM the list of lab/README.md

@@ -20,7 +20,7 @@ from lab.bench.harness.models import ROOT, Models
 from lab.bench.papers.kept_results import KeptResults
 from lab.bench.papers.pages import fill
 from lab.bench.papers.paper_report import all_tables
-from lab.bench.papers.paper_table import Basis, PaperTable
+from lab.bench.papers.paper_table import Basis, PaperTable, over_seeds
 from lab.bench.papers.testbed import Testbed
 
 SAME = 1e-4
@@ -115,10 +115,10 @@ def reproduce_claim(claim: Claim) -> Iterator[tuple[str, bool]]:
 
 def reproduce_table(table: PaperTable) -> Iterator[tuple[str, bool]]:
     """Compute every row; yield each beside what is published, and whether they agree."""
-    testbed = Testbed(Models(), seed=1, quick=False)
-    published = fill(table, KeptResults(), testbed).ours or ()
+    testbeds = [Testbed(Models(), 1 + number, quick=False) for number in range(table.seeds)]
+    published = fill(table, KeptResults(), testbeds[0]).ours or ()
     for row, theirs in zip(table.rows, published, strict=True):
-        ours = table.ours(testbed, row)
+        ours, _ = over_seeds([table.ours(testbed, row) for testbed in testbeds])
         pairs = [pair for pair in zip(ours, theirs, strict=True) if pair[1] is not None]
         agree = all(
             mine is not None and abs(mine - kept) <= tolerance_of(table) * abs(kept) + 1e-9

@@ -1,14 +1,13 @@
 """How long a token takes and how many bytes it costs, per method, from measured step times.
 
 The models are those of "DSSD: Efficient Edge-Device LLM Deployment and Collaborative Inference via
-Distributed Split Speculative Decoding" (equation numbers below are that paper's), and one more for
-Gumbel coupling. Two of its statements are taken with their misprints corrected: section 2.1 and
-algorithms 1-2 print the acceptance ratio upside down (a draft is accepted with probability
+Distributed Split Speculative Decoding" (equation numbers below are that paper's). Two of its
+statements are taken with their misprints corrected: section 2.1 and algorithms 1-2 print the
+acceptance ratio upside down (a draft is accepted with probability
 min(1, target_probs/draft_probs)), and the sentence after eq. 6 swaps the two models' run times.
 
 Common to all: draft tokens are accepted independently with probability `acceptance_rate`, as in
-the paper. The paper neglects the size of a token index and of a single probability (section 2.2);
-so do the defaults `token_bytes = 0` and `probability_bytes = 0`. Give their sizes to count them.
+the paper, and the size of a token index and of a single probability is neglected (section 2.2).
 """
 
 from dataclasses import dataclass
@@ -65,21 +64,6 @@ class Prediction:
         return self.verify_first_s / self.tpot_s if self.tpot_s > 0 else inf
 
 
-def ar(pair: PairTimes, *, token_bytes: float = 0.0) -> Prediction:
-    """Predict the target model alone, in the cloud: one token a pass, streamed to the edge. The
-    link delays every token alike, so it adds to TTFT and not to TPOT, as in the paper's TP_LLM (eq.
-    14)."""
-    check_duration("token_bytes", token_bytes)
-    return Prediction(
-        pair.verify_first_s,
-        tokens_per_round=1.0,
-        round_s=pair.verify_first_s,
-        communication_s=0.0,
-        uplink_bytes=0.0,
-        downlink_bytes=token_bytes,
-    )
-
-
 def dsd(
     pair: PairTimes,
     link: LinkTimes,
@@ -88,21 +72,17 @@ def dsd(
     draft_length: int,
     vocabulary_size: int,
     precision_bytes: float,
-    token_bytes: float = 0.0,
 ) -> Prediction:
     """Predict distributed speculative decoding, where a whole draft distribution goes up with every
-    draft token. D_up = draft_length·|V|·b (eq. 4), T_comm by eq. 5, the round by eqs. 6-7. Down
-    comes the last token and its position (section 2.1). `precision_bytes` is b_prob, in bytes per
-    probability."""
-    probs_bytes = _probs_bytes(vocabulary_size, precision_bytes)
-    check_duration("token_bytes", token_bytes)
+    draft token. D_up = draft_length·|V|·b (eq. 4), T_comm by eq. 5, the round by eqs. 6-7; what
+    else travels is not counted. `precision_bytes` is b_prob, in bytes per probability."""
     return stop_and_wait(
         pair,
         link,
         acceptance_rate=acceptance_rate,
         draft_length=draft_length,
-        uplink_bytes=draft_length * (probs_bytes + token_bytes),
-        downlink_bytes=2 * token_bytes,
+        uplink_bytes=draft_length * _probs_bytes(vocabulary_size, precision_bytes),
+        downlink_bytes=0.0,
     )
 
 
@@ -114,50 +94,19 @@ def dssd(
     draft_length: int,
     vocabulary_size: int,
     precision_bytes: float,
-    token_bytes: float = 0.0,
-    probability_bytes: float = 0.0,
 ) -> Prediction:
     """Split verification: one target distribution comes down, and only when a draft was rejected.
 
-    E[D_down] = (1 - a^n)·|V|·b (eqs. 8-9), the round by eq. 13. With the small fields counted, up
-    go n indices and probabilities and, after a rejection, the token the edge drew (algorithm 2,
-    last note: with the next round); down comes a position beside the distribution or the bonus
-    token.
+    E[D_down] = (1 - a^n)·|V|·b (eqs. 8-9), the round by eq. 13; what else travels is not counted.
     """
-    probs_bytes = _probs_bytes(vocabulary_size, precision_bytes)
-    check_duration("token_bytes", token_bytes)
-    check_duration("probability_bytes", probability_bytes)
     rejected = rejection_probability(acceptance_rate, draft_length)
     return stop_and_wait(
         pair,
         link,
         acceptance_rate=acceptance_rate,
         draft_length=draft_length,
-        uplink_bytes=draft_length * (token_bytes + probability_bytes) + rejected * token_bytes,
-        downlink_bytes=rejected * probs_bytes + (1 - rejected) * token_bytes + token_bytes,
-    )
-
-
-def coupled(
-    pair: PairTimes,
-    link: LinkTimes,
-    *,
-    acceptance_rate: float,
-    draft_length: int,
-    token_bytes: float = 0.0,
-) -> Prediction:
-    """Predict Gumbel coupling, where only token ids travel, so T_comm = T_NTT but for their few
-    bytes. `acceptance_rate` is the Gumbel coupling one: at least (1 - TV)/(1 + TV), where the
-    rejection rule of `dsd` and `dssd` accepts 1 - TV (total variation between the models'
-    distributions)."""
-    check_duration("token_bytes", token_bytes)
-    return stop_and_wait(
-        pair,
-        link,
-        acceptance_rate=acceptance_rate,
-        draft_length=draft_length,
-        uplink_bytes=draft_length * token_bytes,
-        downlink_bytes=2 * token_bytes,
+        uplink_bytes=0.0,
+        downlink_bytes=rejected * _probs_bytes(vocabulary_size, precision_bytes),
     )
 
 

@@ -62,14 +62,6 @@ def texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
             yield document["source"], token_ids
 
 
-def pairs_along(
-    target: Engine, draft: Engine, token_ids: list[int]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of both models' distributions, target first, after each token but the last."""
-    along = (distributions_along(engine, token_ids) for engine in (target, draft))
-    return zip(*along, strict=True)
-
-
 def distributions_along(engine: Engine, token_ids: list[int]) -> np.ndarray:
     """Return the distributions [n, vocabulary] after each token but the last."""
     session = engine.open(len(token_ids) - 1)

@@ -22,10 +22,16 @@ class PassSums:
     passes: float
     seconds: float
 
-    def mean_since(self, before: PassSums) -> float | None:
-        """Return the mean seconds of the passes after `before`; None where there were none."""
-        passes = self.passes - before.passes
-        return (self.seconds - before.seconds) / passes if passes else None
+    def __add__(self, other: PassSums) -> PassSums:
+        return PassSums(self.passes + other.passes, self.seconds + other.seconds)
+
+    def __sub__(self, before: PassSums) -> PassSums:
+        return PassSums(self.passes - before.passes, self.seconds - before.seconds)
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean of the passes; None where there were none."""
+        return self.seconds / self.passes if self.passes else None
 
 
 def pass_sums(metrics_address: str) -> PassSums:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lab.bench.papers.dssd_tables import PAIRS as DSSD_PAIRS
 from lab.bench.papers.fsd_printed import TABLE_6_AVERAGES
-from lab.bench.papers.fsd_runs import conditions_of
+from lab.bench.papers.fsd_runs import answers, conditions_of
 from lab.bench.papers.paper_table import (
     Basis,
     Compute,
@@ -21,6 +21,7 @@ from lab.bench.papers.paper_table import (
 )
 from lab.bench.papers.picospec_tables import ACCEPTED, DRAFT_LENGTH, acceptance_for
 from lab.bench.papers.picospec_tables import PAIRS as PICOSPEC_PAIRS
+from lab.bench.papers.real_pairs import exits_pair
 from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures
 from tandem.specdec.presets import PRESETS
@@ -64,7 +65,7 @@ def tables() -> tuple[PaperTable, ...]:
             place="Table 6, averages, ours alone",
             labels=("pair", "client"),
             rows=list(TABLE_6_AVERAGES),
-            declared="The demo pair with the times of Table 5, as for the averages of Table 6",
+            declared="SmolLM2 with the times of Table 5, as for the averages of Table 6",
             compute=_fsd,
         ),
     )
@@ -97,23 +98,25 @@ def _table(
 def _dssd(testbed: Testbed, labels: Labels) -> Figures:
     pair = DSSD_PAIRS[str(labels[0])]
     conditions = Conditions(ModelTimes(pair.times.draft_s, pair.target_s, 0.0))
-    answers = testbed.declared_answers(PRESET, conditions, pair.acceptance_rate)
-    return _figures(answers, pair.target_s)
+    done = testbed.declared_answers(PRESET, conditions, pair.acceptance_rate)
+    return _figures(done, pair.target_s)
 
 
 def _picospec(testbed: Testbed, labels: Labels) -> Figures:
     name, task = map(str, labels)
     pair = PICOSPEC_PAIRS[name]
     rate = acceptance_for(ACCEPTED[name, task], DRAFT_LENGTH)
-    answers = testbed.declared_answers(PRESET, pair.conditions, rate)
-    return _figures(answers, pair.times.verify_first_s)
+    done = testbed.declared_answers(PRESET, pair.conditions, rate)
+    return _figures(done, pair.times.verify_first_s)
 
 
 def _fsd(testbed: Testbed, labels: Labels) -> Figures:
+    if exits_pair() is None:
+        return None, None
     conditions = conditions_of((str(labels[0]), str(labels[1])))
-    return _figures(testbed.answers(PRESET, conditions), conditions.times.verify_first_s)
+    return _figures(answers(testbed, PRESET, conditions), conditions.times.verify_first_s)
 
 
-def _figures(answers: Sequence[SimulatedAnswer], alone_s: float) -> Figures:
-    figures = answers_figures(answers)
+def _figures(done: Sequence[SimulatedAnswer], alone_s: float) -> Figures:
+    figures = answers_figures(done)
     return alone_s / float(figures["tpot_s"]), float(figures["target_passes_per_token"])

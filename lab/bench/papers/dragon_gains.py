@@ -26,7 +26,7 @@ from lab.training.demo_pair.corpus import is_held_out
 from tandem.backends.model_description import load_tokenizer
 from tandem.backends.torch.loading import load_engine
 
-DOCUMENTS = 16
+DOCUMENTS = 8
 QUICK_DOCUMENTS = 4
 WINDOWS = 100
 QUICK_WINDOWS = 3

@@ -25,6 +25,10 @@ DEVICE_ONLY = "crcg-device"
 METHODS = ("dragon", "dragon-coupled", "drdg-tw", "drdg-sw")
 """Of Figure 6, but for those of one side alone."""
 LONGEST_S = 0.3
+QUESTIONS = 4
+"""Of each seed."""
+RECORDED = 1
+ROTATIONS = 2
 ADDED_S = (0.0, 0.2, 0.5)
 
 
@@ -46,7 +50,7 @@ def latency_table() -> PaperTable:
             ),
         ),
         basis=Basis.VIRTUAL_TIME,
-        declared="12 questions, 24 tokens, two documents a side, the demo "
+        declared=f"{QUESTIONS} questions of each seed, 24 tokens, two documents a side, the demo "
         "pair's distributions, declared steps (those of the first rows after the paper's "
         "OPT-1.3B). `crcg-device` is the device alone, with its own documents.",
         printed="`drdg-sw` sends its tokens once at the end without distributions here; what the "
@@ -121,8 +125,7 @@ def latency_questions(testbed: Testbed) -> list[Question]:
     """Return the questions of Figure 6, with both sides' distributions."""
 
     def asked() -> list[Question]:
-        count = dragon_latency.QUICK_QUESTIONS if testbed.quick else dragon_latency.QUESTIONS
-        return ask_questions(testbed.models, PEPS, testbed.seed, count)
+        return ask_questions(testbed.models, PEPS, testbed.seed, QUESTIONS)
 
     return testbed.once("latency questions", asked)
 
@@ -209,6 +212,4 @@ def scheduler_records(testbed: Testbed) -> dict[str, list[Record]]:
 
 
 def _records(testbed: Testbed) -> dict[str, list[Record]]:
-    count = scheduler.QUICK_QUESTIONS if testbed.quick else scheduler.QUESTIONS
-    rotations = scheduler.QUICK_ROTATIONS if testbed.quick else scheduler.ROTATIONS
-    return scheduler.record_all(testbed.models, PEPS, testbed.seed, count, rotations)
+    return scheduler.record_all(testbed.models, PEPS, testbed.seed, RECORDED, ROTATIONS)

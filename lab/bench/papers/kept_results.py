@@ -35,6 +35,8 @@ class KeptRow:
     table: str
     row: Labels
     figures: Figures
+    errors: Figures
+    """Standard errors over seeds; none of one seed."""
     code: str
     commit: str
     date: str
@@ -66,6 +68,7 @@ class KeptResults:
         row: PaperRow,
         figures: Figures,
         *,
+        errors: Figures = (),
         seed: int,
         machine: Machine,
         took_s: float,
@@ -77,6 +80,7 @@ class KeptResults:
             table=table.key,
             row=row.labels,
             figures=figures,
+            errors=errors,
             code=code_of(table.module),
             commit=machine.commit,
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -89,9 +93,15 @@ class KeptResults:
         self._write()
 
     def forget_others(self, tables: Sequence[PaperTable]) -> None:
-        """Remove rows that none of these tables has."""
-        there = {_key(table.key, row.labels) for table in tables for row in table.rows}
-        self._rows = {key: kept for key, kept in self._rows.items() if key in there}
+        """Remove rows that none of these tables has, or that have other columns."""
+        there = {
+            _key(table.key, row.labels): len(table.figures)
+            for table in tables
+            for row in table.rows
+        }
+        self._rows = {
+            key: kept for key, kept in self._rows.items() if there.get(key) == len(kept.figures)
+        }
         self._write()
 
     def _write(self) -> None:
@@ -119,7 +129,7 @@ def _read(path: Path) -> Iterator[KeptRow]:
         return
     try:
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-            lists = {name: tuple(row[name]) for name in ("row", "figures")}
+            lists = {name: tuple(row[name]) for name in ("row", "figures", "errors")}
             yield KeptRow(**(row | lists))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnreadableResults(f"{path}: {error!r}; remove it to start again") from None

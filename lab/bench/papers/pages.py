@@ -26,7 +26,9 @@ Tables and figures of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that have numb
 repository computes or measures in the same units. The papers' figures are typed in from their
 texts; ours are of formulas, which are computed when these pages are made, or of rows that are kept
 in `lab/results/papers.json` with commit, date, machine, and a hash of the code that made them.
-None of the papers' hardware and models is here: each table says what stands for them.
+None of the papers' hardware and models is here: each table says what stands for them. Rows in
+virtual time are means of five seeds, with the standard error after the sign ±; (input) marks what
+is the paper's own figure, put into ours.
 
 `{COMMAND}` computes what is missing or stale and writes the pages; `--only KEY` restricts it to one
 table, `--stale` computes nothing. Tables by processes need a quiet machine (`--part measured`), all
@@ -42,11 +44,12 @@ in the same unit: where it is higher than the method, drafting at the edge is sl
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A table with our figures, None in rows that are missing; None where all are. `kept`: what
-    they were read from, none for a formula."""
+    """A table with our figures, None in rows that are missing; None where all are. `errors`:
+    standard errors over seeds; `kept`: what they were read from, none for a formula."""
 
     table: PaperTable
     ours: tuple[Figures, ...] | None
+    errors: tuple[Figures, ...] = ()
     kept: tuple[KeptRow, ...] = ()
     stale: bool = False
 
@@ -62,7 +65,8 @@ def fill(table: PaperTable, kept: KeptResults, testbed: Testbed) -> Filled:
     nothing = (None,) * len(table.figures)
     ours = tuple(nothing if one is None else one.figures for _, one in found)
     stale = any(one is not None and not kept.current(table, row) for row, one in found)
-    return Filled(table, ours, there, stale)
+    errors = tuple(nothing if one is None else one.errors or nothing for _, one in found)
+    return Filled(table, ours, errors, there, stale)
 
 
 def write_pages(folder: Path, tables: Sequence[Filled]) -> None:
@@ -129,7 +133,7 @@ def _paper(paper: str, tables: Sequence[Filled]) -> Iterator[str]:
         if entry.ours is None:
             yield f"Not run yet: `{COMMAND} --only {table.key}`."
             continue
-        yield from markdown_table(table, entry.ours)
+        yield from markdown_table(table, entry.ours, entry.errors)
         if entry.kept:
             yield from ("", f"{_made(entry)}, {entry.kept[0].machine}{_busy(entry)}.")
         if entry.stale:
@@ -145,18 +149,21 @@ def _busy(entry: Filled) -> str:
     return f"{words}: **busy**" if max(shares) > QUIET_SHARE else words
 
 
-def markdown_table(table: PaperTable, ours: Sequence[Figures]) -> Iterator[str]:
+def markdown_table(
+    table: PaperTable, ours: Sequence[Figures], errors: Sequence[Figures] = ()
+) -> Iterator[str]:
     """Yield the lines of a table; a figure that the paper prints has a column for each side."""
+    errors = errors or [(None,) * len(table.figures)] * len(ours)
     heads = list(table.labels)
     for place, figure in enumerate(table.figures):
         heads += [f"{figure}, ours", f"{figure}, paper"] if table.compares(place) else [figure]
     yield _line(heads)
     yield "|" + "---|" * len(heads)
-    for row, mine in zip(table.rows, ours, strict=True):
+    for row, mine, spread in zip(table.rows, ours, errors, strict=True):
         cells = [one if isinstance(one, str) else f"{one:g}" for one in row.labels]
         for place in range(len(table.figures)):
             digits = _decimals(table, ours, place)
-            cells.append(figure_text(mine[place], digits))
+            cells.append(figure_text(mine[place], digits) + _error_text(spread[place], digits))
             if table.compares(place):
                 cells.append(figure_text(row.theirs[place], _printed_decimals(table, place)))
         yield _line(cells)
@@ -180,6 +187,11 @@ def _decimals(table: PaperTable, ours: Sequence[Figures], place: int) -> int:
     counts = all(figure.is_integer() for figure in known)
     digits = 0 if counts else 2 - floor(log10(known[len(known) // 2]))
     return max(_printed_decimals(table, place), min(4, max(0, digits)))
+
+
+def _error_text(error: Figure, decimals: int) -> str:
+    """Return what a figure is followed by: nothing for an error that is not known or is 0."""
+    return f" ± {figure_text(error, decimals)}" if error else ""
 
 
 def figure_text(figure: Figure, decimals: int) -> str:

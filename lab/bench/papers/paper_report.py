@@ -8,7 +8,8 @@ formulas and kept rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,20 +23,30 @@ from lab.bench.papers import (
     dssd_tables,
     fsd_processes,
     fsd_tables,
+    pair_tables,
     picospec_tables,
     process_cell,
     tslt_figures,
 )
 from lab.bench.papers.kept_results import KeptResults, refuse_changes
 from lab.bench.papers.pages import INDEX, fill, write_pages
-from lab.bench.papers.paper_table import Basis, Figures, PaperRow, PaperTable
+from lab.bench.papers.paper_table import (
+    SEEDS,
+    Basis,
+    Figures,
+    FilledRow,
+    PaperRow,
+    PaperTable,
+    filled_rows,
+    over_seeds,
+)
 from lab.bench.papers.testbed import Testbed
 from lab.machine import OthersMeter, this_machine
 from tandem.core.errors import InvalidArgument
 
 PAPERS = (
     *(dssd_tables, dssd_processes, picospec_tables, process_cell, fsd_tables, fsd_processes),
-    *(tslt_figures, dragon_figures, dragon_smollm2, cloud_drafts),
+    *(tslt_figures, dragon_figures, dragon_smollm2, pair_tables, cloud_drafts),
 )
 MEASURED = "measured"
 
@@ -61,53 +72,70 @@ def run(
 
     `only`: keys of tables, in which `*` matches anything; `part`: MEASURED, or all others;
     `tasks`: a folder with texts that this repository does not have. With `pages`, `fresh`: compute
-    all of the chosen rows again; `stale`: compute none. Raises InvalidArgument for a key that no
-    table has, and ChangedTree for rows of a tree with changes."""
+    all of the chosen rows again; `stale`: compute none. Without, rows are of one seed. Raises
+    InvalidArgument for a key that no table has, and ChangedTree for rows of a tree with changes."""
     tables = chosen_tables(only, part)
-    testbed = Testbed(models, report.seed, report.quick, tasks)
+    testbed, *others = (
+        Testbed(models, report.seed + number, report.quick, tasks) for number in range(SEEDS)
+    )
     if pages is None:
         for table in tables:
             progress(table.key)
             ours = [table.ours(testbed, row) for row in table.rows]
-            rows = list(_rows(table, ours, report.seed))
-            report.rows += rows
-            report.tables.append(Table(f"{table.key}: {table.title}", _columns(table), rows))
+            shown = [_shown(row) for row in filled_rows(table, ours)]
+            columns = dict.fromkeys(name for row in shown for name in row)
+            report.rows += [make_row(seed=report.seed, part=table.key) | row for row in shown]
+            report.tables.append(Table(f"{table.key}: {table.title}", tuple(columns), shown))
         return
     kept = KeptResults()
     if not stale:
-        compute(tables, testbed, kept, fresh)
+        compute(tables, (testbed, *others), kept, fresh)
     kept.forget_others(all_tables())
     write_pages(pages, [fill(table, kept, testbed) for table in all_tables()])
     report.notes.append(f"{pages / INDEX} has the report.")
 
 
 def compute(
-    tables: Sequence[PaperTable], testbed: Testbed, kept: KeptResults, fresh: bool = False
+    tables: Sequence[PaperTable],
+    testbeds: Iterable[Testbed],
+    kept: KeptResults,
+    fresh: bool = False,
 ) -> None:
     """Compute and keep the rows that are not there, or were made by other code; with `fresh` all.
-    Raises ChangedTree."""
+    `testbeds`: one for each seed; what one shares between tables is dropped before the next. Raises
+    ChangedTree."""
     wanted = [
         (table, row)
         for table in tables
         for row in table.rows
         if table.formula is None and (fresh or not kept.current(table, row))
     ]
-    for table, row in counted(wanted, lambda one: one[0].key):
-        machine, others = this_machine(), OthersMeter()
+    found: dict[tuple[str, PaperRow], list[Figures]] = defaultdict(list)
+    took_s: dict[tuple[str, PaperRow], float] = defaultdict(float)
+    for number, testbed in enumerate(testbeds):
+        machine = this_machine()
         refuse_changes(machine)
-        began_s = time.perf_counter()
-        figures = table.ours(testbed, row)
-        took_s = time.perf_counter() - began_s
-        if any(figure is not None for figure in figures):
-            kept.keep(
-                table,
-                row,
-                figures,
-                seed=testbed.seed,
-                machine=machine,
-                took_s=took_s,
-                others_busy=others.share(),
-            )
+        for table, row in counted([one for one in wanted if one[0].seeds > number], _name):
+            others, began_s, key = OthersMeter(), time.perf_counter(), (table.key, row)
+            found[key].append(table.ours(testbed, row))
+            took_s[key] += time.perf_counter() - began_s
+            figures, errors = over_seeds(found[key])
+            if number + 1 == table.seeds and any(figure is not None for figure in figures):
+                kept.keep(
+                    table,
+                    row,
+                    figures,
+                    errors=errors,
+                    seed=testbed.seed - number,
+                    machine=machine,
+                    took_s=took_s[key],
+                    others_busy=others.share(),
+                )
+        testbed.forget()
+
+
+def _name(one: tuple[PaperTable, PaperRow]) -> str:
+    return one[0].key
 
 
 def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTable, ...]:
@@ -126,23 +154,7 @@ def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTa
     )
 
 
-def _rows(table: PaperTable, ours: Sequence[Figures], seed: int) -> Iterator[Row]:
-    for row, mine in zip(table.rows, ours, strict=True):
-        yield make_row(seed=seed, part=table.key) | _named(table, row, mine)
-
-
-def _named(table: PaperTable, row: PaperRow, ours: Figures) -> Row:
-    named: Row = dict(zip(table.labels, row.labels, strict=True))
-    for figure, theirs, mine in zip(table.figures, row.theirs, ours, strict=True):
-        named[f"{figure} (ours)"] = mine
-        if theirs is not None:
-            named[f"{figure} (paper)"] = theirs
-    return named
-
-
-def _columns(table: PaperTable) -> tuple[str, ...]:
-    columns = list(table.labels)
-    for place, figure in enumerate(table.figures):
-        columns.append(f"{figure} (ours)")
-        columns += [f"{figure} (paper)"] * table.compares(place)
-    return tuple(columns)
+def _shown(row: FilledRow) -> Row:
+    ours = {f"{name} (ours)": figure for name, figure in row.ours.items()}
+    theirs = {f"{name} (paper)": one for name, one in row.theirs.items() if one is not None}
+    return {**row.labels, **ours, **theirs}

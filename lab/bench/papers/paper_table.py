@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
 
 from lab.bench.papers.testbed import Testbed
@@ -20,6 +22,8 @@ Figure = float | None
 Figures = tuple[Figure, ...]
 Formula = Callable[[Labels], Figures]
 Compute = Callable[[Testbed, Labels], Figures]
+SEEDS = 5
+"""Of rows in virtual time, counted up from the report's."""
 
 
 class Basis(StrEnum):
@@ -59,6 +63,8 @@ class PaperTable:
     basis: Basis = Basis.FORMULA
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
+    downloads: bool = False
+    """Whether it needs models that are no part of this repository."""
 
     def __post_init__(self) -> None:
         if (self.formula is None) == (self.compute is None) or (
@@ -75,6 +81,11 @@ class PaperTable:
         made_by: Any = self.formula or self.compute
         return str(made_by.__module__)
 
+    @property
+    def seeds(self) -> int:
+        """How many seeds a row is a mean of."""
+        return SEEDS if self.basis is Basis.VIRTUAL_TIME else 1
+
     def ours(self, testbed: Testbed, row: PaperRow) -> Figures:
         """Return our figures of a row; raise ValueError where they are not one for each column."""
         if self.formula is not None:
@@ -89,6 +100,20 @@ class PaperTable:
     def compares(self, place: int) -> bool:
         """Return whether the paper prints this figure in any row."""
         return any(row.theirs[place] is not None for row in self.rows)
+
+
+def over_seeds(found: Sequence[Figures]) -> tuple[Figures, Figures]:
+    """Return the means of a row's figures over seeds, and their standard errors; no errors of one
+    seed, and None where a seed has no figure."""
+    if len(found) == 1:
+        return found[0], ()
+    means, errors = list[Figure](), list[Figure]()
+    for column in zip(*found, strict=True):
+        known = [figure for figure in column if figure is not None]
+        complete = len(known) == len(column)
+        means.append(fmean(known) if complete else None)
+        errors.append(stdev(known) / sqrt(len(known)) if complete else None)
+    return tuple(means), tuple(errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def columns_of(result: RunResult) -> Figures:
     return (
         *(1e3 * one for one in (result.tpot_s, result.virtual_s, *excess)),
         None if rate is None else 100 * rate,
-        100 * result.same_texts / result.answers,
+        100 * result.same_texts / len(result.answers_s),
     )
 
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import sqrt
+from statistics import stdev
 
-from lab.bench.harness.models import ROOT, Models, Pacing
-from lab.bench.harness.pass_times import pass_sums
+from lab.bench.harness.models import Models, Pacing
+from lab.bench.harness.pass_times import PassSums, pass_sums
 from lab.bench.harness.report import counted
 from lab.bench.harness.suite import Suite, running_suite
 from lab.bench.harness.texts import NoTexts, held_out
@@ -26,36 +28,23 @@ from lab.bench.harness.workload import (
     summary_of,
     total,
 )
-from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures, cache_miss_rate
 from tandem.backends.model_description import load_tokenizer
-from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
-from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.model_pair import SimulatedPair
 from tandem.testing.simulation.model_times import ModelTimes
 from tandem.text.tokenizer import TextTokenizer
 
-SMOLLM2 = ROOT / "models" / "real" / "smollm2"
-REAL_PAIR = Models(
-    draft=str(ROOT / "models" / "real" / "smollm2-draft"),
-    target=str(SMOLLM2),
-    draft_dtype="int8",
-)
 Simulate = Callable[[ModelTimes], list[SimulatedAnswer]]
 WARM_UP_TOKENS = 4
 PATIENT = ("--dead-after-s", "60", "--give-up-after-s", "90")
 """Whole distributions of a tree keep a link of 1 Mbit/s busy for longer than a drafter waits."""
-
-
-def real_pair() -> Models | None:
-    """Return SmolLM2-135M-Instruct and the draft model for it; None before `make real-pair`."""
-    there = SMOLLM2.is_dir() and SMOLLM2.with_name("smollm2-draft").is_dir()
-    return REAL_PAIR if there else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +87,7 @@ class RunResult:
     """Seconds a token after the first, by processes and in virtual time.
 
     `tpot_s` = `virtual_s` + `draft_excess_s` + `target_excess_s` + `rest_s`: what is left of
-    the difference. `same_texts`: how many of `answers` are the same text as in virtual time.
+    the difference. `same_texts`: how many answers are the same text as in virtual time.
     """
 
     tpot_s: float
@@ -110,7 +99,15 @@ class RunResult:
     miss_rate: float | None
     virtual_miss_rate: float | None
     same_texts: int
-    answers: int
+    answers_s: tuple[float, ...]
+    """Of each answer."""
+
+    def over(self, alone: RunResult) -> tuple[float, float]:
+        """Return how many times as fast as `alone` the answers were, and the standard error of that
+        by pairs of answers to one question."""
+        ratios = [other / own for own, other in zip(self.answers_s, alone.answers_s, strict=True)]
+        error = stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else 0.0
+        return alone.tpot_s / self.tpot_s, error
 
 
 def long_prompts(tokenizer: TextTokenizer, count: int, tokens: int) -> tuple[str, ...]:
@@ -127,43 +124,39 @@ def long_prompts(tokenizer: TextTokenizer, count: int, tokens: int) -> tuple[str
     raise NoTexts(f"{count} texts of {tokens} tokens wanted, {len(chosen)} there")
 
 
-def distributions_of(models: Models, sampling: SamplingParams) -> SimulatedPair:
-    """Return both models as the services compute them, as functions of a context."""
-    draft = load_engine(models.draft, dtype=models.draft_dtype, drafts=True)
-    target = load_engine(models.target, dtype=models.target_dtype, exits="auto")
-    return simulated_pair(draft, target, sampling)
-
-
 def run_processes(
     models: Models,
     pair: SimulatedPair,
     pacing: Pacing,
     runs: Sequence[ProcessRun],
     questions: Questions,
-    *,
-    times: ModelTimes | None = None,
-    drafter_options: Sequence[str] = (),
 ) -> dict[ProcessRun, RunResult]:
-    """Measure `runs` with one suite. `pair`: the models' distributions. `pacing`: declared step
-    times. `times`: what virtual time declares, where that is more than `pacing`;
-    `drafter_options`: further flags of the drafter. Raises SuiteFailed when a process does not
-    start."""
+    """Measure `runs` with one suite: question by question each of them in turn, so that what
+    changes on the machine falls on all. `pair`: the models' distributions. `pacing`: declared step
+    times. Raises SuiteFailed when a process does not start."""
     tokenizer = load_tokenizer(models.target)
     prompts = [tuple(tokenizer.encode(text)) for text in questions.texts]
-    results = {}
-    options = (*PATIENT, *drafter_options)
-    with running_suite(models, pacing, with_link=True, drafter_options=options) as suite:
+    done: dict[ProcessRun, list[Generated]] = {run: [] for run in runs}
+    drafting = dict.fromkeys(runs, PassSums(0.0, 0.0))
+    with running_suite(models, pacing, with_link=True, drafter_options=PATIENT) as suite:
         assert suite.link is not None, "a link was asked for"
         suite.link.set(0.0, None)
         _warm_up(suite, questions)
-        for run in counted(runs, lambda run: f"by processes: {run}"):
+        turns = [(number, run) for number in range(len(prompts)) for run in runs]
+        for number, run in counted(turns, lambda turn: f"by processes: {turn[1]}"):
             suite.link.set(run.rtt_s, run.mbps)
             before = pass_sums(suite.drafter_metrics)
-            done = _ask(suite, run, questions)
-            draft_s = pass_sums(suite.drafter_metrics).mean_since(before)
-            simulate = partial(_simulated, run, pair, prompts, questions)
-            results[run] = beside(done, simulate, pacing, draft_s, times)
-    return results
+            done[run] += run_loop(one_after_another(suite, [_requests(run, questions)[number]]))
+            drafting[run] += pass_sums(suite.drafter_metrics) - before
+    return {
+        run: beside(
+            done[run],
+            partial(_simulated, run, pair, prompts, questions),
+            pacing,
+            drafting[run].mean_s,
+        )
+        for run in runs
+    }
 
 
 def _warm_up(suite: Suite, questions: Questions) -> None:
@@ -173,8 +166,8 @@ def _warm_up(suite: Suite, questions: Questions) -> None:
     run_loop(one_after_another(suite, wanted))
 
 
-def _ask(suite: Suite, run: ProcessRun, questions: Questions) -> list[Generated]:
-    wanted = requests(
+def _requests(run: ProcessRun, questions: Questions) -> list[GenerationRequest]:
+    return requests(
         questions.texts,
         run.preset,
         run.draft_length,
@@ -183,8 +176,6 @@ def _ask(suite: Suite, run: ProcessRun, questions: Questions) -> list[Generated]
         questions.sampling,
         run.overrides,
     )
-    done: list[Generated] = run_loop(one_after_another(suite, wanted))
-    return done
 
 
 def _simulated(
@@ -208,19 +199,15 @@ def beside(
     simulate: Simulate,
     pacing: Pacing,
     draft_s: float | None,
-    times: ModelTimes | None = None,
 ) -> RunResult:
     """Return how long answers by processes took, beside the same answers in virtual time.
     `simulate`: the same answers at given ModelTimes; `draft_s`: the mean draft step as the drafter
-    measured it; `times`: what is declared, where that is more than `pacing`."""
+    measured it."""
     tpot_s = measured_tpot_s(done)
     summaries = [summary_of(one) for one in done]
     passes = sum(timed_passes(one.target_passes, one.rounds) for one in summaries)
     pass_s = total(done, "verify_s") / passes
-    if times is not None:
-        declared = times
-    else:
-        declared = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+    declared = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
     answers = simulate(declared)
     virtual_s = _tpot_s(answers)
     own_draft = replace(declared, draft_s=draft_s or declared.draft_s)
@@ -230,6 +217,7 @@ def beside(
     drafted = total(done, "drafted")
     return RunResult(
         tpot_s=tpot_s,
+        answers_s=tuple(measured_tpot_s([one]) for one in done),
         virtual_s=virtual_s,
         draft_excess_s=with_draft_s - virtual_s,
         target_excess_s=with_both_s - with_draft_s,
@@ -241,7 +229,6 @@ def beside(
             tuple(real.token_ids) == simulated.token_ids
             for real, simulated in zip(done, answers, strict=True)
         ),
-        answers=len(done),
     )
 
 
@@ -268,12 +255,3 @@ def _mean_pass_s(answers: Sequence[SimulatedAnswer], declared: ModelTimes) -> fl
 def _miss_rate(done: Sequence[Generated]) -> float | None:
     hits, misses = total(done, "predraft_hits"), total(done, "predraft_misses")
     return misses / (hits + misses) if hits + misses else None
-
-
-def shared_distributions(
-    testbed: Testbed, models: Models, sampling: SamplingParams
-) -> SimulatedPair:
-    """Return `distributions_of`, computed once for all tables of a report."""
-    return testbed.once(
-        ("distributions", models, sampling), lambda: distributions_of(models, sampling)
-    )

@@ -35,8 +35,6 @@ ADDED_S = (0.0, 0.05, 0.1, 0.2, 0.3)
 QUICK_ADDED_S = (0.0, 0.3)
 BASE_RTT_S = 0.002
 JITTER_SHARE = 0.2
-QUESTIONS = 12
-QUICK_QUESTIONS = 3
 NO_START_S: Mapping[Side, float] = MappingProxyType(dict.fromkeys(Side, 0.0))
 
 

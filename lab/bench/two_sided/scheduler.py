@@ -33,11 +33,6 @@ PERIOD_S = 62.83
 LOG_MASS_SHIFTS = {"device": 1.5, "even": 0.0, "cloud": -1.5}
 """Which side's documents are more relevant, as a difference of h."""
 TOKENS = 100
-QUESTIONS = 12
-QUICK_QUESTIONS = 3
-ROTATIONS = 4
-QUICK_ROTATIONS = 2
-"""Sequences made of each record, by starting at different positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +47,8 @@ class Cell:
 def record_all(
     models: Models, peps: Path, seed: int, count: int, rotations: int
 ) -> dict[str, list[Record]]:
-    """Return records for every entry of LOG_MASS_SHIFTS."""
+    """Return records for every entry of LOG_MASS_SHIFTS. `rotations`: sequences made of each
+    record, by starting at different positions."""
     questions = ask_questions(models, peps, seed, count)
     preset = AGGREGATION_PRESETS["dragon"]
     records: dict[str, list[Record]] = {}
