@@ -19,7 +19,8 @@ def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
 def test_the_model_says_which_back_end_it_needs() -> None:
     for source, engine in (("m.gguf", "llamacpp"), ("M.GGUF", "llamacpp"), ("folder", "torch")):
         assert engine_of(ModelChoice(source)) == engine
-    assert engine_of(ModelChoice("m.gguf", engine="torch")) == "torch"
+    with pytest.raises(InvalidArgument, match="'llamacpp' does"):
+        load_model(ModelChoice("m.gguf", engine="torch"))
 
 
 def test_scripted_models_of_one_seed_are_a_pair() -> None:

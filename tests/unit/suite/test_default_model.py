@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tandem.backends.llamacpp import library
 from tandem.backends.model_source import HEAD_TOKENS
 from tandem.cli import main
 from tandem.core.errors import TandemError
@@ -113,11 +114,11 @@ def test_a_gguf_file_is_one_where_llama_cpp_computes_it(
     (home / "models").mkdir()
     write_gguf(demo_folder("demo-draft"), home / "models/a-Q8_0.gguf", kind="Q8_0")
     write_gguf(demo_folder("demo-draft"), home / "models/b-Q8_0.gguf", kind="Q8_0", template=False)
-    monkeypatch.setattr(chat_models, "gguf_engine", lambda: "llamacpp")
+    monkeypatch.setattr(library, "is_installed", lambda: True)
     assert Path(choose_target(None).source).name == "a-Q8_0.gguf"
     (one,) = chat_models.chat_models(local_models.local_models())
     assert one.computed_bytes == one.model.size_bytes
-    monkeypatch.setattr(chat_models, "gguf_engine", lambda: "torch")
+    monkeypatch.setattr(library, "is_installed", lambda: False)
     with pytest.raises(CannotLoad, match="no chat model is on this machine"):
         choose_target(None)
 
@@ -130,7 +131,7 @@ def gguf_entry(key: bytes, kind: int, value: bytes) -> bytes:
 def test_the_type_of_a_gguf_file_tells_its_parameters(
     home: Path, monkeypatch: pytest.MonkeyPatch, file_type: int, bits: float
 ) -> None:
-    monkeypatch.setattr(chat_models, "gguf_engine", lambda: "llamacpp")
+    monkeypatch.setattr(library, "is_installed", lambda: True)
     typed = gguf_entry(b"general.file_type", 4, struct.pack("<I", file_type))
     template = gguf_entry(b"tokenizer.chat_template", 8, struct.pack("<Q", 1) + b"x")
     (home / "models").mkdir()

@@ -16,8 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tandem
-from tandem.backends import gguf_engines
-from tandem.backends.factory import engine_of, load_model
+from tandem.backends.factory import load_model
 from tandem.backends.llamacpp import library
 from tandem.backends.model_source import HEAD_TOKENS, ModelChoice
 from tandem.cli import main
@@ -65,10 +64,9 @@ def generate(*arguments: str) -> Result:
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     """Make packages look as if they were not installed."""
-    for module in (gguf_engines, library):
-        monkeypatch.setattr(
-            module, "find_spec", lambda name: None if name in missing else find_spec(name)
-        )
+    monkeypatch.setattr(
+        library, "find_spec", lambda name: None if name in missing else find_spec(name)
+    )
 
 
 def test_a_target_alone_has_its_drafts_looked_up(mine: Path) -> None:
@@ -226,37 +224,10 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(demo_folder("demo-draft"), folder / "demo.gguf", kind="Q8_0")
 
 
-def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
+def test_without_llama_cpp_the_error_says_how_to_install_it(
     gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, "xllamacpp")
-    ended = generate("--target", str(gguf), "--preset", "coupled")
-    assert ended.exit_code == 0, ended.stderr
-    says = "target: demo.gguf is a GGUF file: PyTorch computes it, as llama.cpp is not installed"
-    assert says in ended.stderr.splitlines()
-    assert json.loads(ended.stdout)["tokens"] == 24
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_llama_cpp_is_taken_where_it_is_there(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
-    """As a package, or as another build that the environment names."""
-    if named:
-        without(monkeypatch, "xllamacpp")
-        monkeypatch.setenv(library.LIBRARY_VARIABLE, "libllama.so")
-    choice = ModelChoice("m.gguf")
-    assert engine_of(choice) == "llamacpp"
-    assert notes_on(ModelChoice("x"), choice) == [
-        "target: m.gguf is a GGUF file: llama.cpp computes it"
-    ]
-    asked = ModelChoice("m.gguf", engine="torch")
-    assert engine_of(asked) == "torch"
-    assert notes_on(ModelChoice("x"), asked) == []
-
-
-def test_with_neither_the_error_says_how_to_install_llama_cpp(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(monkeypatch, "xllamacpp", "gguf")
     library.library.cache_clear()
     with pytest.raises(InvalidArgument, match="xllamacpp is not installed") as refused:
         load_model(ModelChoice(str(gguf)))
