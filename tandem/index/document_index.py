@@ -476,9 +476,6 @@ class DocumentIndex:
         with self._writing:
             self._store.compact()
 
-    def wait_until_built(self) -> None:
-        self._store.wait_until_built()
-
     def close(self) -> None:
         with self._writing:
             self._store.close()
