@@ -110,38 +110,6 @@ def test_columns_of_a_pdf_are_read_one_after_the_other() -> None:
     assert text_of(content, Format.PDF).splitlines() == [*LEFT, *RIGHT]
 
 
-LONG_LEFT = (
-    *("The heron stands in shallow", "water and waits for a fish", "that comes near enough, then"),
-    *("its neck goes forward faster", "than anybody can see. It eats", "frogs and mice as well."),
-    "In winter some stay behind.",
-)
-LONG_RIGHT = (
-    *("The wren hops about in the", "hedge and sings all winter,", "louder than its size would"),
-    *("let one think. Its nest is a", "ball of moss with an opening", "at the side, where the"),
-    "young ones look out.",
-)
-
-
-def line_by_line(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Columns whose lines follow each other in the file."""
-    columns = zip(column(left, 50), column(right, 320), strict=True)
-    return [text for line in columns for text in line]
-
-
-def test_columns_of_a_pdf_that_are_stored_line_by_line_are_read_one_after_the_other() -> None:
-    head, foot = (50, 740, "Birds of the pond"), (50, 400, "7")
-    content = placed_pdf([head, *line_by_line(LONG_LEFT, LONG_RIGHT), foot])
-    lines = [line for line in text_of(content, Format.PDF).splitlines() if line]
-    assert lines == ["Birds of the pond", *LONG_LEFT, *LONG_RIGHT, "7"]
-
-
-def test_a_table_of_two_columns_of_a_pdf_keeps_its_rows() -> None:
-    left = [f"Heron number {number} of the pond" for number in range(8)]
-    right = [f"Seen in the reeds on day {number}" for number in range(8)]
-    lines = text_of(placed_pdf(line_by_line(left, right)), Format.PDF).splitlines()
-    assert lines == [f"{one} {other}" for one, other in zip(left, right, strict=True)]
-
-
 def test_a_table_between_columns_of_a_pdf_keeps_its_rows() -> None:
     table = [(50, 600, "Heron"), (200, 600, "2 kg"), (50, 580, "Wren"), (200, 580, "9 g")]
     content = placed_pdf([*column(LEFT, 50), *table, *column(RIGHT, 320)])
