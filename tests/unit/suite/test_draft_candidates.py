@@ -14,7 +14,7 @@ from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.suite.draft_candidates import draft_candidates
-from tandem.suite.known_models import FAMILIES, known_drafts, known_model
+from tandem.suite.known_models import FAMILIES, known_model
 from tandem.suite.local_models import LocalModel, NoSuchModel, model_at
 from tools.write_gguf import write_gguf
 
@@ -164,19 +164,13 @@ def test_a_known_target_that_is_not_here_has_known_drafts(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     lines = pair_lines("meta-llama/Llama-3.1-8B-Instruct")
-    assert lines[0].startswith(
-        "meta-llama/Llama-3.1-8B-Instruct (16.1 GB in bfloat16, gated) is not on this machine;"
-        " 'tandem pull meta-llama/Llama-3.1-8B-Instruct' brings it"
-    )
-    small, larger = lines[2:4]
-    assert small.startswith("not here   meta-llama/Llama-3.2-1B-Instruct, 0.15 times the size, 2.5")
-    assert "gated: 72% of drafts accepted (published: one prompt" in small
-    assert larger.endswith(": 'tandem pull meta-llama/Llama-3.2-3B-Instruct' would bring it")
-    assert "tandem pull meta-llama/Llama-3.2-1B-Instruct" in lines
-    (drafts,) = [json.loads(line) for line in pair_lines("qwen2.5-1.5b", "--json")]
-    assert drafts["name"] == "Qwen/Qwen2.5-0.5B-Instruct"
-    assert drafts["acceptance"]["basis"] == "expected"
-    assert "No draft model is known for" in "\n".join(pair_lines("mistral-7b-instruct-v0.3"))
+    small = "meta-llama/Llama-3.2-1B-Instruct"
+    assert lines[0].endswith("'tandem pull meta-llama/Llama-3.1-8B-Instruct' brings it")
+    assert lines[2] == f"not here   {small}: 'tandem pull {small}' brings it"
+    assert f"tandem pull {small}" in lines
+    (draft,) = [json.loads(line) for line in pair_lines("qwen2.5-1.5b", "--json")]
+    assert draft["name"] == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert "No model here can draft for" in "\n".join(pair_lines("gemma3:270m"))
 
 
 def test_a_draft_that_is_here_comes_before_those_to_download(
@@ -200,7 +194,6 @@ def test_a_draft_that_is_here_comes_before_those_to_download(
         ("bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q4_K_M", "Llama-3.2-1B"),
         ("llama3.2:1b", "Llama-3.2-1B"),
         ("gemma3:270m", "google/gemma-3-270m-it"),
-        ("real/smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"),
         ("smollm2:latest", ""),
         ("gpt2", ""),
     ],
@@ -210,14 +203,8 @@ def test_names_of_hub_files_and_ollama_mean_known_models(name: str, meant: str) 
     assert (known is not None and meant in known.name) if meant else known is None
 
 
-def test_the_table_is_in_order_and_says_where_its_figures_come_from() -> None:
-    names = [model.name for family in FAMILIES for model in family.models]
+def test_the_table_is_in_order() -> None:
+    names = [name for family in FAMILIES for name in family]
     assert len(set(names)) == len(names)
     for family in FAMILIES:
-        sizes = [model.parameters for model in family.models]
-        assert sizes == sorted(sizes)
-        for target in family.models:
-            for draft, acceptance in known_drafts(target):
-                assert draft.parameters <= target.parameters / 2
-                assert acceptance.basis in ("measured here", "published", "expected")
-                assert 0 < acceptance.low <= acceptance.high <= 1
+        assert [*family.values()] == sorted(family.values())
