@@ -269,8 +269,8 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
         click.echo(refused.line(), err=True)
     show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
-    if suite.control is not None:
-        places["link"] = address_text(suite.emulators[0].address)
+    if suite.control is not None and suite.emulator is not None:
+        places["link"] = address_text(suite.emulator.address)
         places["control"] = address_text(suite.control.address)
     if as_json:
         pids = {name: child.pid for name, child in suite.children.items()}

@@ -12,13 +12,11 @@ from click.testing import CliRunner, Result
 
 from tandem.cli import main
 from tandem.commands import check_installation
-from tandem.commands import doctor as doctor_module
 from tandem.commands.check_installation import installation_checks
 from tandem.commands.check_models import misfits
 from tandem.commands.check_suite import describe_suite, judge_suite
-from tandem.commands.checks import DAMAGED, Check, check
+from tandem.commands.checks import check
 from tandem.commands.profile_models import profile_checks
-from tandem.core.errors import TandemError
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.two_sided.interface import AGGREGATION_PRESETS
@@ -41,7 +39,7 @@ def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.Monkey
     assert ended.exit_code == 0, ended.stdout
     assert outcome["ok"]
     checks = {found["name"]: found["found"] for found in outcome["checks"]}
-    wanted = {"python", "torch", "grpc", "protobuf freshness", "port", "early exits"}
+    wanted = {"python", "torch", "grpc", "protobuf code", "port", "early exits"}
     assert wanted | {"one vocabulary", "draft back end", "target back end"} <= checks.keys()
     assert "draft context" not in checks, "both read as much"
     assert checks["target back end"].startswith("trees yes, forks yes, cancellation yes, exits ")
@@ -70,21 +68,6 @@ def test_nobody_at_the_endpoint() -> None:
     assert "tandem up" in last["todo"]
 
 
-def test_fix_hints_are_commands_where_one_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken() -> str:
-        raise TandemError("tandem_api is empty")
-
-    monkeypatch.setattr(check_installation, "_generated", broken)
-    ended = doctor("--fix-hints", "--endpoint", "127.0.0.1:1", "--index", str(tmp_path))
-    _, _, hints = ended.stdout.partition("\n\n")
-    first, *commands, last = hints.splitlines()
-    assert first == "# To mend this:"
-    assert commands == ["make proto  # protobuf code", f"# index {tmp_path}: {DAMAGED}"]
-    assert last == "tandem up  # endpoint"
-
-
 def test_an_extra_of_which_others_bring_a_part_is_not_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,12 +81,6 @@ def test_an_extra_of_which_others_bring_a_part_is_not_there(
     there, _, absent = extras.found.partition("not installed: ")
     assert "tracing" in absent
     assert "tracing" not in there
-
-
-def test_nothing_to_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_module, "_all_checks", lambda options: [Check("it", True, "fine")])
-    ended = doctor("--fix-hints")
-    assert (ended.exit_code, ended.stdout) == (0, "ok   it: fine\n\n# Nothing to mend.\n")
 
 
 async def test_two_ends_that_fit() -> None:
@@ -130,43 +107,6 @@ def test_an_edge_that_cannot_reach_its_cloud() -> None:
 def test_models_with_another_end_of_text_still_fit() -> None:
     pair = scripted_pair()
     assert misfits(pair.draft, pair.target) == []
-
-
-@pytest.fixture
-def changed_protos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the .proto files, in the place of the repository's."""
-    shutil.copytree(REPOSITORY / "protos", tmp_path / "protos")
-    monkeypatch.setattr(check_installation, "checkout", lambda: tmp_path)
-    return tmp_path / "protos" / "tandem_api"
-
-
-def freshness() -> Check:
-    (found,) = [found for found in installation_checks() if found.name == "protobuf freshness"]
-    return found
-
-
-def test_stale_protobuf_code_is_noticed(changed_protos: Path) -> None:
-    assert freshness().ok
-    path = changed_protos / "verifier" / "v1" / "verifier.proto"
-    path.write_text(path.read_text() + "\nmessage Added { uint32 number = 1; }\n")
-    assert not freshness().ok
-    assert "verifier.proto has changed" in freshness().found
-    assert "make proto" in freshness().todo
-
-
-def test_a_proto_without_code_is_noticed(changed_protos: Path) -> None:
-    (changed_protos / "added").mkdir()
-    (changed_protos / "added" / "added.proto").write_text(
-        'syntax = "proto3";\npackage tandem_api.added;\nmessage Added {}\n'
-    )
-    assert not freshness().ok
-
-
-def test_without_protos_there_is_nothing_to_compare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_installation, "checkout", lambda: None)
-    assert freshness().ok
 
 
 def test_a_check_is_one_line() -> None:

@@ -14,9 +14,7 @@ from tandem.commands.rag_options import documents_of
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
-from tandem.netem.link_group import LinkGroup
-from tandem.netem.link_model import LinkSettings, shape_from
-from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.netem.link_model import shape_from
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.local_processes import LocalSuite
@@ -144,23 +142,3 @@ def test_documents_come_from_the_flags_or_from_the_demo(tmp_path: Path) -> None:
     assert demo.embedding == "auto"
     own = documents_of(NOTHING | {"rag": True, "device_documents": (tmp_path,)})
     assert own == SuiteDocuments((tmp_path,), ())
-
-
-async def test_links_in_a_group_are_changed_and_cut_together() -> None:
-    slow = LinkSettings(0.1)
-    address = ("127.0.0.1", 1)
-    async with (
-        TcpLinkEmulator(("127.0.0.1", 0), address, LinkSettings(), LinkSettings()) as one,
-        TcpLinkEmulator(("127.0.0.1", 0), address, LinkSettings(), LinkSettings()) as other,
-    ):
-        group = LinkGroup([one, other])
-        group.configure(slow, None)
-        group.cut()
-        for member in (one, other):
-            assert member.settings == (slow, LinkSettings())
-            assert member.stats().cut
-        assert group.settings == (slow, LinkSettings())
-        group.restore()
-        group.drop()
-        assert not other.stats().cut
-        assert group.stats().connections == 0

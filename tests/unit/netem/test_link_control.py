@@ -90,13 +90,6 @@ def test_set_for_one_direction() -> None:
     assert [side.bytes_per_s for side in emulator.settings] == [0.25e6, 1e6]
     ask(emulator, op="set", mbps=8, mbps_down=None)
     assert [side.bytes_per_s for side in emulator.settings] == [1e6, None]
-    ask(emulator, op="set", mbps=8)
-    ask(emulator, op="set", rtt_s=0.04, up={"delay_s": 0.5}, down={"jitter_trace": [0, 0.1]})
-    up, down = emulator.settings
-    assert up == LinkSettings(delay_s=0.5, jitter_s=0.001, bytes_per_s=1e6)
-    assert down == LinkSettings(delay_s=0.02, jitter_trace=(0.0, 0.1), bytes_per_s=1e6)
-    ask(emulator, op="set", down={"jitter_s": 0.003, "bytes_per_s": None})
-    assert emulator.settings == (up, LinkSettings(delay_s=0.02, jitter_s=0.003))
 
 
 @pytest.mark.parametrize(
@@ -114,11 +107,8 @@ def test_set_for_one_direction() -> None:
         (b'{"op": "set", "mbps": "20"}', "mbps"),
         (b'{"op": "set", "mbps": 1' + b"0" * 400 + b"}", "mbps"),
         (b'{"op": "set", "jitter_s": null}', "jitter_s"),
-        (b'{"op": "set", "up": 3}', "up"),
-        (b'{"op": "set", "up": {"mbps": 3}}', "mbps"),
-        (b'{"op": "set", "up": {"jitter_trace": 3}}', "jitter_trace"),
-        (b'{"op": "set", "up": {"jitter_trace": []}}', "jitter_trace"),
-        (b'{"op": "set", "rtt_s": 0.5, "down": {"delay_s": -1}}', "delay_s"),
+        (b'{"op": "set", "up": {"delay_s": 3}}', "up"),
+        (b'{"op": "set", "rtt_s": 0.5, "mbps_down": -1}', "mbps_down"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
