@@ -28,7 +28,6 @@ from tandem.netem.link_model import (
     bytes_per_s_from,
     settings_from,
 )
-from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 
 _CONTROL_HOST = "127.0.0.1"
@@ -63,7 +62,6 @@ async def run_link(
     target: Address,
     *,
     shape: LinkShape = INSTANT,
-    trace: LinkTrace | None = None,
     control_port: int | None = None,
     seed: int = 0,
     further: Sequence[tuple[Address, Address]] = (),
@@ -71,15 +69,13 @@ async def run_link(
 ) -> None:
     """Emulate a link between `listen` and `target` until cancelled.
 
-    `trace` changes its bandwidth and delay over time. `further` are more pairs of listen and
+    `further` are more pairs of listen and
     target, over the same link. `control_port` opens the control socket on localhost (0: any free
     port). `on_ready` is given the address listened on and that of the control socket. Raises
     OSError naming an address that cannot be listened on.
     """
     async with contextlib.AsyncExitStack() as stack:
-        emulator = TcpLinkEmulator(
-            listen, target, shape.up, shape.down, trace=trace, further=further, seed=seed
-        )
+        emulator = TcpLinkEmulator(listen, target, shape.up, shape.down, further=further, seed=seed)
         await stack.enter_async_context(emulator)
         control_address = None
         if control_port is not None:

@@ -21,7 +21,6 @@ from tandem.index.extraction import Refusal
 from tandem.net.status import Rejected
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_model import LinkShape
-from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
@@ -80,8 +79,6 @@ class LocalSuiteSettings:
     http_port: int = 0
     metrics_port: int = 0
     link: LinkShape | None = None
-    link_trace: LinkTrace | None = None
-    """With `link`: its bandwidth and delays over time."""
     link_seed: int = 0
     pin: bool = False
     verbose: bool = False
@@ -263,7 +260,6 @@ class LocalSuite:
             target,
             link.up,
             link.down,
-            trace=settings.link_trace,
             further=further,
             seed=settings.link_seed,
         )

@@ -8,7 +8,6 @@ import pytest
 
 from tandem.control.pass_budget import PassBudget
 from tandem.netem.link_model import shape_from
-from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Committed, Work
@@ -88,16 +87,6 @@ def test_an_uplink_narrower_than_the_downlink_delays_what_goes_up() -> None:
     # DSD sends distributions up, DSSD one down where a draft is rejected: the papers' premise.
     assert answers["dsd", 0.05, 50.0] > 5 * answers["dssd", 0.05, 50.0]
     assert answers["dssd", 50.0, 50.0] <= answers["dssd", 50.0, 0.05]
-
-
-def test_a_trace_changes_the_link_in_virtual_time_and_no_text() -> None:
-    trace = LinkTrace((TraceRow(0.0, 100.0, 100.0, 10.0), TraceRow(1.0, 100.0, 100.0, 300.0)))
-    question = [Question((1,), 60, 1)]
-    steady = Conditions(TIMES, link=shape_from(0.01, 100.0))
-    (before,) = simulate_answers(PRESETS["dssd"], PAIR, steady, question)
-    (after,) = simulate_answers(PRESETS["dssd"], PAIR, replace(steady, trace=trace), question)
-    assert after.token_ids == before.token_ids
-    assert before.last_commit_s + 1 < after.last_commit_s
 
 
 def test_drafts_are_accepted_at_the_declared_rate() -> None:

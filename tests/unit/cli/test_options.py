@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,11 +12,9 @@ from tandem.commands.options import (
     address_text,
     emulates_link,
     link_shape,
-    link_trace,
 )
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkSettings, LinkShape
-from tandem.netem.trace_shapes import shaped_trace
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,6 @@ def link_flags(**given: Any) -> dict[str, Any]:
         "delay_down_ms": None,
         "loss": 0.0,
         "loss_burst": 1.0,
-        "trace": None,
     } | given
 
 
@@ -89,17 +85,3 @@ def test_a_bad_link_is_refused_by_its_flag(given: dict[str, Any], field: str) ->
     with pytest.raises(InvalidArgument) as refused:
         link_shape(link_flags(**given))
     assert refused.value.field == field
-
-
-def test_a_trace_is_a_shape_or_a_file(tmp_path: Path) -> None:
-    lte = link_trace(link_flags(trace="lte"), seed=4)
-    assert lte == shaped_trace("lte", 4)
-    assert lte is not None
-    rows = [f"{row.time_s},{row.up_mbps},{row.down_mbps},{row.rtt_ms}\n" for row in lte.rows]
-    (tmp_path / "mine.csv").write_text("".join(["time_s,up_mbps,down_mbps,rtt_ms\n", *rows]))
-    assert link_trace(link_flags(trace=str(tmp_path / "mine.csv"))) == lte
-    assert emulates_link(link_flags(trace="lte"))
-    with pytest.raises(InvalidArgument, match=r"trace: unknown: 'lta'; did you mean 'lte'"):
-        link_trace(link_flags(trace="lta"))
-    with pytest.raises(InvalidArgument, match=r"trace: .*nowhere.csv cannot be read"):
-        link_trace(link_flags(trace="nowhere.csv"))

@@ -9,7 +9,6 @@ from typing import Protocol
 import pytest
 
 from tandem.netem.link_model import LinkSettings, settings_from
-from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tests.unit.netem.conftest import Run
 from tests.unit.netem.emulated_links import (
@@ -259,27 +258,6 @@ def test_settings_change_while_running(run: Run, check_takes: CheckTakes) -> Non
                 emulator.configure(down=LinkSettings(delay_s=delay_s))
                 await check_takes(client.round_trip, delay_s)
             assert emulator.settings == (INSTANT, INSTANT)
-
-    run(test())
-
-
-def test_a_trace_changes_bandwidth_and_delay_as_time_passes(run: Run) -> None:
-    trace = LinkTrace((TraceRow(0.0, 8.0, 80.0, 20.0), TraceRow(0.1, 4.0, 40.0, 60.0)))
-
-    async def test() -> None:
-        lossy = LinkSettings(loss=0.1)
-        async with serving(echo) as target:
-            emulator = TcpLinkEmulator((LOCALHOST, 0), target, lossy, INSTANT, trace=trace)
-            async with emulator:
-                seen = set()
-                until = time.monotonic() + 0.35  # a row and a half of the second turn
-                while time.monotonic() < until:
-                    await asyncio.sleep(0.01)
-                    up, down = emulator.settings
-                    assert up.loss == 0.1
-                    seen.add((up.bytes_per_s, down.bytes_per_s, up.delay_s, down.delay_s))
-        assert seen <= {(1e6, 10e6, 0.01, 0.01), (0.5e6, 5e6, 0.03, 0.03), (None, None, 0, 0)}
-        assert len(seen - {(None, None, 0, 0)}) == 2
 
     run(test())
 
