@@ -105,20 +105,6 @@ def latest(engine: TranslatedEngine, token_ids: Sequence[int], row: NDArray[np.f
     raise AssertionError("no suffix of the text gives these logits")
 
 
-def test_a_text_that_outgrows_the_draft_s_session_loses_its_beginning() -> None:
-    """202 is four letters: 40 of them do not fit the room of 80 letters. Going back behind what was
-    kept makes the beginning known again."""
-    engine = translated_engine()
-    session = engine.open(40)
-    text = [202] * 39
-    seen = [latest(engine, text[: end + 1], feed(engine, session, [202])[0]) for end in range(39)]
-    assert seen[:19] == list(range(1, 20))
-    assert all(9 <= count <= 20 for count in seen[19:])
-    assert session.length == 39
-    session.rollback(4)
-    assert latest(engine, [*text[:4], 6], feed(engine, session, [6])[0]) == 5
-
-
 def test_a_prompt_longer_than_the_draft_s_context_is_read_from_where_it_fits() -> None:
     engine = translated_engine(context=100)
     session = engine.open(100)
@@ -129,19 +115,6 @@ def test_a_prompt_longer_than_the_draft_s_context_is_read_from_where_it_fits() -
     early = engine.fork(session, 10, 100)
     assert latest(engine, [202] * 55 + [9], feed(engine, child, [9])[0]) == 8
     assert latest(engine, [202] * 10 + [9], feed(engine, early, [9])[0]) == 11
-
-
-def test_a_tree_after_a_beginning_was_forgotten() -> None:
-    engine = translated_engine()
-    session = engine.open(40)
-    feed(engine, session, [202] * 19)
-    (rows,) = engine.forward([ForwardRequest(session, (202, 203, 9), 3, (-1, -1, 1))])
-    assert latest(engine, [202] * 20, rows[0]) >= 5
-    assert latest(engine, [*[202] * 19, 203, 9], rows[2]) >= 5
-    session.keep_path([1, 2])
-    assert session.length == 21
-    row = feed(engine, session, [4])[0]
-    assert latest(engine, [*[202] * 19, 203, 9, 4], row) >= 5
 
 
 def test_more_wanted_at_once_than_there_is_room_for_is_refused() -> None:

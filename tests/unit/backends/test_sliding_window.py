@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.backends.sliding_window import (
     SlidingWindowEngine,
     WindowedSession,
-    has_sliding_window,
     window_start,
 )
-from tandem.core.errors import InvalidArgument
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 23
@@ -49,16 +46,6 @@ def expected(tokens: list[int], ahead: int = 0) -> Logits:
 
 def some_tokens(count: int, seed: int = 1) -> list[int]:
     return random.Random(seed).choices(range(VOCABULARY), k=count)
-
-
-def test_half_of_the_window_is_left_at_least() -> None:
-    for window in (8, 9, 19):
-        for length in range(200):
-            start = window_start(length, window)
-            assert 0 <= start <= length
-            assert length - start <= window
-            assert start == 0 or length - start > window - window // 2 - 1
-            assert (start == 0) == (length <= window)
 
 
 def test_a_text_that_fits_is_the_engine_s_own_session() -> None:
@@ -138,18 +125,3 @@ def test_trees_grow_on_the_end_and_their_paths_stay() -> None:
         (logits,) = engine.forward([fed(session, (5,))])
         tokens.append(5)
         np.testing.assert_array_equal(logits[0], expected(tokens))
-
-
-def test_what_it_cannot_do_is_refused_by_name() -> None:
-    engine = SlidingWindowEngine(draft_engine())
-    session = engine.open(LONG)
-    with pytest.raises(InvalidArgument, match="logits_to_keep"):
-        engine.forward([fed(session, tuple(some_tokens(LONG)), LONG)])
-    with pytest.raises(InvalidArgument, match="capacity"):
-        engine.open(LONG, CONTEXT // 2)
-    assert not has_sliding_window(engine, CONTEXT // 2)
-    assert has_sliding_window(engine, SPARE)
-    assert not has_sliding_window(draft_engine())
-    session.close()
-    with pytest.raises(InvalidArgument, match="session"):
-        engine.forward([fed(session, (1,))])

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tandem.commands import check_installation
-from tandem.commands.check_installation import installation_checks
-from tandem.commands.check_models import misfits
 from tandem.commands.check_suite import describe_suite, judge_suite
-from tandem.commands.checks import check
 from tandem.commands.profile_models import profile_checks
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 from tandem.two_sided.profiling.decode_fits import read_fits
 from tandem.two_sided.protocol.mixture import Side
-from tandem_api.common.v1 import generation_pb2 as pb
 from tests.unit.cli.scripted_pair import scripted_pair
 
 REPOSITORY = Path(__file__).parents[3]
@@ -68,21 +62,6 @@ def test_nobody_at_the_endpoint() -> None:
     assert "tandem up" in last["todo"]
 
 
-def test_an_extra_of_which_others_bring_a_part_is_not_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """FastAPI brings OpenTelemetry's API, which records nothing."""
-
-    def without_sdk(name: str) -> object:
-        return None if name == "opentelemetry.sdk" else find_spec(name)
-
-    monkeypatch.setattr(check_installation, "find_spec", without_sdk)
-    (extras,) = [found for found in installation_checks() if found.name == "extras"]
-    there, _, absent = extras.found.partition("not installed: ")
-    assert "tracing" in absent
-    assert "tracing" not in there
-
-
 async def test_two_ends_that_fit() -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
         checks = judge_suite(suite.target, await describe_suite(suite.target))
@@ -96,25 +75,6 @@ async def test_two_ends_with_different_vocabularies() -> None:
     assert not last.ok
     assert "the vocabularies differ" in last.found
     assert "scripted has 32 logits, scripted has 64" in last.found
-
-
-def test_an_edge_that_cannot_reach_its_cloud() -> None:
-    described = pb.DescribeResponse(cloud_error="10.0.0.1:50051: UNAVAILABLE")
-    last = judge_suite("here:1", described)[-1]
-    assert (last.name, last.ok, last.found) == ("cloud", False, "10.0.0.1:50051: UNAVAILABLE")
-
-
-def test_models_with_another_end_of_text_still_fit() -> None:
-    pair = scripted_pair()
-    assert misfits(pair.draft, pair.target) == []
-
-
-def test_a_check_is_one_line() -> None:
-    def fail() -> str:
-        raise ValueError("two\nlines")
-
-    assert check("it", fail, "mend it").line() == "bad  it: two lines; mend it"
-    assert check("it", lambda: "fine", "mend it").line() == "ok   it: fine"
 
 
 def test_early_exits_that_do_not_fit_are_bad(tmp_path: Path) -> None:

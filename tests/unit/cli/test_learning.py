@@ -72,17 +72,3 @@ def test_a_reset_deletes_texts_and_adapters_of_all_or_of_one(root: Path) -> None
         [mine.name, yours.name]
     )
     assert [path.name for path in mine.iterdir()] == ["learning.json"]
-
-
-def test_of_several_tenants_one_must_be_named(root: Path) -> None:
-    for name in ("me", "you"):
-        learned(root, Tenant(name))
-    with pytest.raises(Exception, match=r"--tenant: is needed: there are 2 tenants|tenant: is"):
-        run("rollback", "--folder", str(root))
-    with pytest.raises(Exception, match="'nobody' is not in"):
-        run("reset", "--folder", str(root), "--tenant", "nobody")
-
-
-def test_where_nothing_was_learned_there_is_nothing_to_show(root: Path) -> None:
-    assert "nothing has been learned" in run("show", "--folder", str(root))
-    assert json.loads(run("reset", "--folder", str(root), "--json")) == {"reset": []}

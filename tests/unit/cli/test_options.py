@@ -62,12 +62,6 @@ def test_flags_of_one_direction_replace_what_holds_for_both() -> None:
     assert (shape.up.delay_s, shape.down.delay_s) == (0.015, 0.08)
 
 
-def test_losses_are_percent_and_resent_after_a_round_trip() -> None:
-    shape = link_shape(link_flags(rtt_ms=600, loss=2, loss_burst=3))
-    assert (shape.up.loss, shape.up.loss_burst, shape.up.resend_s) == (0.02, 3, 0.6)
-    assert link_shape(link_flags(rtt_ms=20, loss=2)).down.resend_s == 0.2
-
-
 @pytest.mark.parametrize(
     ("given", "field"),
     [

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.commands.prompt_input import prompt_of
 from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import Prompt, Turn
+from tandem.core.prompt import Prompt
 
 OPTIONS = {"text": None, "prompt": None, "raw": True, "prompt_ids": None}
 
@@ -26,14 +26,6 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, descriptor: int) -> Iterator
     with os.fdopen(descriptor, encoding="utf-8") as stream, monkeypatch.context() as patched:
         patched.setattr(sys, "stdin", stream)
         yield
-
-
-def test_a_text_is_a_question_unless_it_is_to_be_continued() -> None:
-    asked = OPTIONS | {"prompt": "what?"}
-    assert prompt_of(asked) == "what?"
-    assert prompt_of(asked | {"raw": False}) == (Turn("user", "what?"),)
-    assert prompt_of(asked | {"raw": False, "suffix": "end"}) == "what?"
-    assert prompt_of(OPTIONS | {"prompt_ids": "1,2", "raw": False}) == (1, 2)
 
 
 def test_a_pipe_and_a_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,10 +50,3 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         os.write(ours, b"typed\n\x04")
         assert prompt("-") == "typed"
     os.close(ours)
-
-
-def test_nothing_comes_from_the_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    with standard_input(monkeypatch, os.open(os.devnull, os.O_RDONLY)):
-        assert prompt("what?") == "what?"
-    monkeypatch.setattr(sys, "stdin", None)  # as of a process that was started without one
-    assert prompt("what?") == "what?"

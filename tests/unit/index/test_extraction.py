@@ -8,17 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract, format_of
+from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract
 from tandem.index.records import Document
 from tests.unit.index.read_documents import read, text_of
 from tests.unit.index.written_pdfs import pdf, placed_pdf
 
 HTML = b"""<html><head><title>The title</title><style>p {}</style><script>var secret</script></head>
 <body><h1>Head</h1><p>One <b>bold</b> word &amp; more.</p><ul><li>first<li>second</ul></body>"""
-
-
-def test_text_keeps_indentation_and_loses_what_trails() -> None:
-    assert text_of(b"\xef\xbb\xbfa  \r\n    b\n\n\n\nc\n", Format.TEXT) == "a\n    b\n\nc"
 
 
 def test_markdown_is_named_after_its_first_heading_unless_it_has_a_title() -> None:
@@ -48,25 +44,6 @@ def test_html_is_what_a_reader_sees() -> None:
     ],
 )
 def test_html_has_the_encoding_that_it_has_or_says(content: bytes, text: str) -> None:
-    assert text_of(content, Format.HTML) == text
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"a<b", "a"),
-        (b"<p>one<p>two<br>three", "one\n\ntwo\n\nthree"),
-        (b"x<noscript>a<p>b</noscript>y<template><p>t</p></template>z", "xyz"),
-        (b"x<style>a<p>b</style>y<script>if (a < b) '</p>'</script>z", "xyz"),
-        (b"<table><tr><td>1 <td>2<tr><th>3</table>", "1 2\n\n3"),
-        (b"<b>one</b> <i>two</i>\n three", "one two\n three"),
-        (b"<p>x<!-- hidden --><?php hidden ?>y", "xy"),
-        (b'<a title="hidden">shown</a>', "shown"),
-        (b"<title>a</title>b<svg><title>c</title></svg>", "bc"),
-        (b"<div>" * 900 + b"deep", "deep"),
-    ],
-)
-def test_html_that_is_odd_is_read_as_browsers_do(content: bytes, text: str) -> None:
     assert text_of(content, Format.HTML) == text
 
 
@@ -162,11 +139,3 @@ def test_junk_is_refused_whatever_it_is_called(form: Format) -> None:
         assert "\n" not in refused.why
     large = read(b"x" * (MAX_DOCUMENT_BYTES + 1), form)
     assert isinstance(large, Refusal)
-
-
-def test_formats_go_by_suffix() -> None:
-    names = ("a/b.MD", "x.htm", "y.pdf", "z.ndjson", "n.txt", "o.docx", "p.py", "q.bin", "r")
-    assert [format_of(name) for name in names] == [
-        *(Format.MARKDOWN, Format.HTML, Format.PDF, Format.JSONL, Format.TEXT, Format.DOCX),
-        *(Format.TEXT, None, None),
-    ]

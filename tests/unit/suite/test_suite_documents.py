@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import TandemError
 from tandem.suite.suite_documents import (
     Filled,
     SuiteDocuments,
@@ -68,11 +68,6 @@ async def test_where_nothing_can_be_read_no_suite_starts(tmp_path: Path) -> None
             TandemError, match=r"none of the device.s documents can be read; .*torn\.pdf"
         ):
             await fill(documents, addresses)
-
-
-def test_what_does_not_exist_is_said_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="nowhere"):
-        SuiteDocuments((tmp_path / "nowhere",), ()).check()
 
 
 def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path) -> None:
