@@ -81,22 +81,6 @@ def test_every_wanted_row_is_the_draft_s_after_that_token() -> None:
     assert np.array_equal(feed(engine, session, [8])[0], expected(engine, spelt(engine, [8])))
 
 
-def test_a_tree_of_words_is_a_tree_of_letters() -> None:
-    engine = translated_engine()
-    session = engine.open(30)
-    feed(engine, session, [3, 202])
-    nodes, parents = (200, 7, 203, 201), (-1, 0, 0, 2)
-    (rows,) = engine.forward([ForwardRequest(session, nodes, 4, parents)])
-    paths = [(200,), (200, 7), (200, 203), (200, 203, 201)]
-    for path, row in zip(paths, rows, strict=True):
-        assert np.array_equal(row, expected(engine, spelt(engine, [3, 202, *path])))
-    session.keep_path([0, 2])
-    assert session.length == 4
-    session.rollback(3)
-    text = spelt(engine, [3, 202, 200, 6])
-    assert np.array_equal(feed(engine, session, [6])[0], expected(engine, text))
-
-
 def latest(engine: TranslatedEngine, token_ids: Sequence[int], row: NDArray[np.float32]) -> int:
     """How many of the latest tokens the draft had seen for `row`."""
     for count in range(len(token_ids), 0, -1):
@@ -134,20 +118,3 @@ def test_a_cancelled_pass_that_had_to_forget_loses_nothing() -> None:
         engine.forward([ForwardRequest(session, (202,) * 60, 1)], lambda: True)
     assert session.length == 5
     assert latest(engine, [202] * 5 + [7], feed(engine, session, [7])[0]) == 6
-
-
-def test_random_histories_see_what_was_kept_of_the_text() -> None:
-    """With words in it, and room that runs out: what the draft sees is always the text's end."""
-    engine = translated_engine(context=120)
-    random = np.random.default_rng(5)
-    session, text = engine.open(120), list[int]()
-    for _ in range(150):
-        if len(text) > 90 or (text and random.random() < 0.3):
-            del text[int(random.integers(len(text))) :]
-            session.rollback(len(text))
-        new = random.choice([3, 9, 202, 205, 208], int(random.integers(1, 12))).tolist()
-        text += new
-        assert latest(engine, text, feed(engine, session, new)[0]) >= min(len(text), 12)
-        assert session.length == len(text)
-    session.close()
-    assert (engine.kv_bytes_in_use, engine.sessions_open) == (0, 0)

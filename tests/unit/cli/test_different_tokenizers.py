@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.model_description import load_tokenizer
-from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
@@ -28,7 +27,6 @@ from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.local_processes import tokenizer_flag
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.long_runs import LONG, with_long_cases
@@ -230,16 +228,6 @@ async def test_a_drafter_alone_is_told_the_target_s_tokenizer(
     described = (drafter._engine.vocabulary_hash, drafter._engine.vocabulary_size)
     assert described == (target.vocabulary_hash, target.vocabulary_size)
     await drafter.close()
-
-
-def test_a_suite_of_processes_tells_its_drafter(byte_level: Path, tmp_path: Path) -> None:
-    def flag(draft: str, target: ModelChoice) -> object:
-        return tokenizer_flag(ModelChoice(draft), target).get("target-tokenizer")
-
-    assert flag("elsewhere", ModelChoice(str(byte_level))) == byte_level
-    assert flag("elsewhere", ModelChoice("name/of-hub", "0" * 40)) == "name/of-hub@" + "0" * 40
-    assert flag(str(byte_level), ModelChoice(str(byte_level))) is None
-    assert flag("elsewhere", ModelChoice(str(tmp_path))) is None
 
 
 async def test_a_completion_goes_on_with_the_text_of_its_prompt(sentencepiece: Path) -> None:

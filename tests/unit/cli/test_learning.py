@@ -40,17 +40,6 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_versions_are_shown_with_their_acceptance(root: Path) -> None:
-    folder = learned(root, Tenant(""))
-    shown = json.loads(run("show", "--folder", str(root), "--json"))
-    (tenant,) = shown["tenants"]
-    assert (tenant["tenant"], tenant["used"], tenant["text_bytes"]) == (folder.name, 2, 5)
-    assert [each["acceptance_after"] for each in tenant["versions"]] == [0.5, 0.51]
-    lines = run("show", "--folder", str(root)).splitlines()
-    assert len(lines) == 3
-    assert "version 2 (in use): acceptance 0.400 without, 0.400 before, 0.510 after" in lines[2]
-
-
 def test_rolling_back_ends_with_the_draft_as_it_was_installed(root: Path) -> None:
     folder = learned(root, Tenant(""))
     assert json.loads(run("rollback", "--folder", str(root), "--json"))["used"] == 1

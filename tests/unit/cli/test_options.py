@@ -10,11 +10,9 @@ import pytest
 from tandem.commands.options import (
     ADDRESS,
     address_text,
-    emulates_link,
     link_shape,
 )
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import LinkSettings, LinkShape
 
 
 @pytest.mark.parametrize(
@@ -48,18 +46,6 @@ def link_flags(**given: Any) -> dict[str, Any]:
         "loss": 0.0,
         "loss_burst": 1.0,
     } | given
-
-
-def test_a_link_is_given_in_milliseconds_and_megabits() -> None:
-    both = LinkSettings(0.015, 0.002, bytes_per_s=2.5e6)
-    assert link_shape(link_flags(rtt_ms=30, mbps=20, jitter_ms=2)) == LinkShape(both, both)
-    assert not emulates_link(link_flags())
-
-
-def test_flags_of_one_direction_replace_what_holds_for_both() -> None:
-    shape = link_shape(link_flags(rtt_ms=30, mbps=20, mbps_up=2, delay_down_ms=80))
-    assert (shape.up.bytes_per_s, shape.down.bytes_per_s) == (0.25e6, 2.5e6)
-    assert (shape.up.delay_s, shape.down.delay_s) == (0.015, 0.08)
 
 
 @pytest.mark.parametrize(

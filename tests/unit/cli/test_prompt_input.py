@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tandem.commands.prompt_input import prompt_of
-from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt
 
 OPTIONS = {"text": None, "prompt": None, "raw": True, "prompt_ids": None}
@@ -39,14 +38,3 @@ def test_a_pipe_and_a_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             assert prompt(text) == expected
         with standard_input(monkeypatch, os.open(path, os.O_RDONLY)):
             assert prompt(text) == expected
-
-
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = os.openpty()
-    with standard_input(monkeypatch, theirs):
-        assert prompt("what?") == "what?"
-        with pytest.raises(InvalidArgument, match="or pipe a text"):
-            prompt(None)
-        os.write(ours, b"typed\n\x04")
-        assert prompt("-") == "typed"
-    os.close(ours)

@@ -73,17 +73,6 @@ def test_the_cache_of_hugging_face_has_models_at_the_revision_of_main(home: Path
     }
 
 
-def test_variables_move_the_stores(home: Path, tmp_path: Path) -> None:
-    hub_snapshot(home, "a/b", OLD)
-    moved = tmp_path / "moved"
-    shutil.move(home / ".cache/huggingface", moved / "huggingface")
-    ollama_model(moved / "ollama", "library", "llama3.2", "1b")
-    assert names(home) == {}
-    assert set(names(home, HF_HOME=str(moved / "huggingface"))) == {"a/b"}
-    assert set(names(home, HF_HUB_CACHE=str(moved / "huggingface/hub"))) == {"a/b"}
-    assert set(names(home, OLLAMA_MODELS=str(moved / "ollama"))) == {"llama3.2:1b"}
-
-
 def test_ollama_keeps_weights_under_their_digest(home: Path) -> None:
     blob = ollama_model(home / ".ollama/models", "library", "llama3.2", "1b")
     mine = ollama_model(home / ".ollama/models", "me", "tuned", "latest", digest=SECOND)

@@ -77,23 +77,6 @@ def test_the_target_alone_is_to_be_batch_invariant_and_refused_where_it_cannot()
     assert "--batch-invariant: the engine 'torch' is not batch-invariant" in ended.stderr
 
 
-def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
-    for given in (
-        flags(),
-        flags(target=str(demo_folder("demo-target"))),
-        flags(target=str(mine), draft=str(demo_folder("demo-draft"))),
-    ):
-        draft, target = choose_pair(given)
-        assert draft.source.endswith("demo-draft")
-        assert notes_on(draft, target) == []
-        assert target.note == ""
-    assert choose_pair(flags(demo=True)) == choose_pair(flags())
-    assert choose_pair(flags(demo=True))[1].note.startswith("demo: a toy of 8 million")
-    for named in ({"draft": str(mine)}, {"target": str(mine)}):
-        with pytest.raises(InvalidArgument, match="leave out --target and --draft"):
-            choose_pair(flags(demo=True, **named))
-
-
 def test_a_draft_that_was_trained_for_a_target_and_lies_beside_it_is_taken(mine: Path) -> None:
     beside = Path(shutil.copytree(mine, f"{mine}-draft"))
     assert choose_pair(flags(target=str(mine)))[0].engine == "lookup", "it may be any model"
@@ -160,17 +143,6 @@ def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
     alone = json.loads(generate("--target", str(mine), "--preset", "ar").stdout)
     assert looked_up["token_ids"] == alone["token_ids"]
     assert looked_up["drafted"] > 0
-
-
-def test_a_model_without_a_chat_template_continues_what_it_cannot_be_asked(mine: Path) -> None:
-    (mine / "chat_template.jinja").unlink()
-    words = ["generate", TEXT, "--max-tokens", "24", "--seed", "1", "--json", "--target", str(mine)]
-    ended = CliRunner().invoke(main, [*words, "--temperature", "1"])
-    assert ended.exit_code == 0, ended.stderr
-    assert "this model has no chat template: it continues the text\n" in ended.stderr
-    continued = generate("--target", str(mine), "--temperature", "1")
-    assert json.loads(ended.stdout)["text"] == json.loads(continued.stdout)["text"]
-    assert "template" not in continued.stderr
 
 
 @pytest.fixture(scope="module")

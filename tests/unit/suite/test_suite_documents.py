@@ -14,7 +14,6 @@ from tandem.suite.suite_documents import (
     demo_documents,
     document_flags,
     fill,
-    kept_kv_flags,
 )
 from tests.services.retriever_peer import retriever
 
@@ -82,10 +81,3 @@ def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path
     assert decoders == ["127.0.0.1:5", "127.0.0.1:1"]
     forgotten = document_flags(demo_documents(), ports, tmp_path / "gone")
     assert forgotten["device-retriever"]["folder"] == tmp_path / "gone" / "device"
-
-
-def test_keys_and_values_are_kept_where_the_indexes_are(tmp_path: Path) -> None:
-    assert kept_kv_flags(demo_documents()) == {}
-    flags = kept_kv_flags(demo_documents(tmp_path, "lexical"))
-    folders = {name: own["document-kv-folder"] for name, own in flags.items()}
-    assert folders == {"drafter": tmp_path / "device-kv", "verifier": tmp_path / "cloud-kv"}
