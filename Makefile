@@ -89,10 +89,11 @@ deploy-tools: $(VENV)/.deploy-tools ## helm, promtool and prometheus, for checki
 dashboards: setup ## write deploy/dashboards/ from tools/observability/
 	$(BIN)/python -m tools.observability
 
-docs: setup proto ## the documentation site in site/, its reference pages and diagrams in docs/
+docs: setup proto ## the documentation in site/, the laboratory's in site/lab/; reference pages and diagrams in docs/
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.diagrams
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file lab/mkdocs.yml
 
 release-check: setup proto ## whether this commit can be tagged as a release
 	$(BIN)/python -m tools.release_check
@@ -216,8 +217,8 @@ logs: ## follow what its services write
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=prompts BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),prompts) $(BENCH_ARGS)
 
-papers-report: setup proto ## docs/papers: what is missing or stale of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
-	$(BIN)/tandem bench papers --pages docs/papers $(PAPERS_ARGS)
+papers-report: setup proto ## lab/docs/papers: what is missing or stale of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
+	$(BIN)/tandem bench papers --pages lab/docs/papers $(PAPERS_ARGS)
 
 reproduce: setup proto ## one published figure again: make reproduce CLAIM=dssd-table-2; without CLAIM the list of lab/README.md
 	$(BIN)/python -m lab.reproduce $(CLAIM)

@@ -91,7 +91,7 @@ def markdown() -> Iterator[str]:
     for table in all_tables():
         took_s = sum(one.took_s for row in table.rows if (one := kept.get(table, row)))
         minutes = f"{max(1.0, took_s / 60):.0f}" if took_s or table.formula else "?"
-        page = f"[the page](../docs/papers/{table.paper.lower()}.md#{table.key})"
+        page = f"[the page](docs/papers/{table.paper.lower()}.md#{table.key})"
         command = f"`tandem bench papers --only {table.key}`"
         within = f"{100 * tolerance_of(table):g}%"
         what = f"{table.paper}, {table.place}"

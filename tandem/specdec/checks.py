@@ -66,7 +66,8 @@ def check_committed(
         _check_replacement(message.draw_from, request)
     elif not appended:
         raise ProtocolError("tokens expected", "Committed without any")
-    _check_cloud_drafts(message, request)
+    if message.work.cloud_drafts or message.cloud_accepted:
+        _check_cloud_drafts(message, request)
     if message.logprobs or not request.logprobs_are_optional:
         _check_logprobs(message.logprobs, len(appended), request, "Committed")
     check_prefix(message, committed, appended)

@@ -82,12 +82,14 @@ class Drafting:
     @property
     def draftable(self) -> int:
         """Number of tokens that the schedule would draft now."""
-        in_flight = self.in_flight
-        if not self._drafts or in_flight.unsure or in_flight.ends_in(self._ends):
-            return 0
-        schedule = self.schedule
+        in_flight, schedule = self.in_flight, self.schedule
+        window = schedule.window - len(in_flight)
         chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
-        return min(chunk, schedule.window - len(in_flight), self.room)
+        if not self._drafts or window < 1 or chunk < 1:
+            return 0
+        if in_flight.unsure or in_flight.ends_in(self._ends):
+            return 0
+        return min(chunk, window, self.room)
 
     @property
     def chunk_is_open(self) -> bool:

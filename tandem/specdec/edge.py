@@ -374,9 +374,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def work(self, now: float) -> DraftTask | None:
         """Return the next task to start, if any: the tokens to send next, or those that would
         follow a verdict. Ask again until there is none: tasks run concurrently."""
-        if self.phase is Phase.DONE or self.paused:
-            return None
         if not self._drafts and self.phase is not Phase.ALONE:
+            return None
+        if self.phase is Phase.DONE or self.paused:
             return None
         if self._drafting.task is not None and not self._predrafting.on:
             return None
@@ -469,7 +469,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
-        if self.phase is not Phase.RUNNING or self.paused or not self._drafting.in_flight.unsent:
+        if not self._drafting.in_flight.unsent or self.phase is not Phase.RUNNING or self.paused:
             return []
         frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:

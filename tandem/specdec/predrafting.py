@@ -92,8 +92,8 @@ class Predrafting:
         self._drafting = drafting
         self._arrivals = count()
         self._branches: dict[tuple[int, int], Branch] = {}
-        # Those that were begun, and those that wait, of which the next is the last.
-        self._begun: list[Branch] = []
+        # Those that are being drafted, and those that wait, of which the next is the last.
+        self._open: list[Branch] = []
         self._waiting: list[Branch] = []
         # The drafts whose runners-up are expected, as far as the text has not moved on, and the
         # chance that all of them stand.
@@ -172,14 +172,14 @@ class Predrafting:
     def task(self) -> DraftTask | None:
         """Return the task of the next branch to draft, if one waits and a worker is free."""
         workers = self._preset.predraft_workers
-        while self.on and self._waiting and sum(each.open for each in self._begun) < workers:
+        while self.on and self._waiting and len(self._open) < workers:
             branch = self._waiting[-1]
             task = self._task_for(branch.outcome)
             if task is not None:
                 self._waiting.pop()
                 branch.task = task
                 branch.open = True
-                self._begun.append(branch)
+                self._open.append(branch)
                 return task
             self._drop(branch)
         return None
@@ -216,10 +216,12 @@ class Predrafting:
 
     def take(self, task: DraftTask, drafts: Iterable[Drafted]) -> bool:
         """Take the next tokens of a branch; False when it is not wanted any more."""
-        branch = next((begun for begun in self._begun if begun.task is task), None)
+        branch = next((branch for branch in self._open if branch.task is task), None)
         if branch is None:
             return False
         branch.take(drafts)
+        if not branch.open:
+            self._open.remove(branch)
         self._count(branch)
         return True
 
@@ -249,12 +251,12 @@ class Predrafting:
     def clear(self) -> list[DraftTask]:
         """Drop everything; returns the tasks to interrupt."""
         self._begin_anew()
-        for branch in self._begun:
+        for branch in self._branches.values():
             self._count(branch)
-        tasks = [branch.task for branch in self._begun if branch.open and branch.task]
+        tasks = [branch.task for branch in self._open if branch.task]
         self._branches.clear()
         self._waiting.clear()
-        self._begun.clear()
+        self._open.clear()
         return tasks
 
     def _drop(self, branch: Branch) -> None:
@@ -262,5 +264,6 @@ class Predrafting:
         if branch.task is None:
             self._waiting.remove(branch)
             return
-        self._begun.remove(branch)
+        if branch.open:
+            self._open.remove(branch)
         self._count(branch)

@@ -15,7 +15,8 @@ PAGES = tuple(
         page.relative_to(REPOSITORY)
         for pattern in (
             *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"),
-            *("docs/**/*.md", "services/*/README.md", "deploy/k8s/tandem/README.md"),
+            *("docs/**/*.md", "lab/README.md", "lab/docs/**/*.md"),
+            *("services/*/README.md", "deploy/k8s/tandem/README.md"),
         )
         for page in REPOSITORY.glob(pattern)
     )

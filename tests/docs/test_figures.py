@@ -15,7 +15,7 @@ from tests.programs import REPOSITORY
 FIGURES: dict[str, dict[str, Any]] = json.loads(
     (REPOSITORY / "docs" / "figures.json").read_text(encoding="utf-8")
 )
-NOTEBOOK = (REPOSITORY / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+NOTEBOOK = (REPOSITORY / "lab" / "docs" / "notebook.md").read_text(encoding="utf-8")
 NAME = re.compile(r"<!-- figure: ([\w-]+) -->")
 SIZE = re.compile(r"(\d\.\d and )?\d\.\d(B| billion)")
 """Of a model, which nobody measured."""

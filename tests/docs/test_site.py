@@ -11,26 +11,44 @@ import pytest
 
 from tests.long_runs import LONG
 from tests.programs import REPOSITORY
-from tools.reference_site import site_text
+from tools.reference_site import LABORATORY, MAIN, Site, site_text
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both sites, the laboratory's below the main one."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    for config, place in (("mkdocs.yml", folder), ("lab/mkdocs.yml", folder / "lab")):
+        build = ("build", "--strict", "--config-file", config, "--site-dir", str(place))
+        done = subprocess.run(
+            [sys.executable, "-m", "mkdocs", *build],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
     return folder
 
 
 @LONG  # `make docs` builds it, as strictly
 def test_every_page_is_built(site: Path) -> None:
-    for page in ("architecture", "presets", "reference/configuration", "internals/decoding"):
+    for page in ("architecture", "presets", "reference/configuration", "lab", "lab/papers/dssd"):
         assert (site / page / "index.html").exists(), page
+
+
+@LONG
+def test_links_between_the_sites_lead_to_pages(site: Path) -> None:
+    found = 0
+    for page in site.rglob("index.html"):
+        for address, anchor in LEADS_ON.findall(page.read_text("utf-8")):
+            there = (page.parent / address / "index.html").resolve()
+            assert there.is_file(), f"{page}: {address}"
+            assert not anchor or f'id="{anchor}"' in there.read_text("utf-8"), address
+            found += ("lab" in page.relative_to(site).parts) != ("lab" in there.parts)
+    assert found > 10
+
+
+LEADS_ON = re.compile(r'<a href="((?:\.\./)*[\w/-]*/)(?:#([\w-]+))?">')
 
 
 LOADED = re.compile(
@@ -87,15 +105,28 @@ def test_no_page_needs_a_script_to_draw_its_diagrams(site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "shown"),
+    ("site", "page", "written", "shown"),
     [
-        ("[Security](docs/security.md#keys)", "[Security](security.md#keys)"),
-        ("[how](ARCHITECTURE.md#rooms)", "[how](architecture.md#rooms)"),
-        ("[the card](models/README.md)", "the card (`models/README.md`)"),
-        ("[paper](https://arxiv.org/abs/1)", "[paper](https://arxiv.org/abs/1)"),
-        ("[above](#rooms)", "[above](#rooms)"),
-        ("![a round](docs/diagrams/a.svg)", "![a round](diagrams/a.svg)"),
+        (MAIN, "architecture.md", "[how](docs/usage.md#up)", "[how](usage.md#up)"),
+        (MAIN, "architecture.md", "[x](CHANGELOG.md)", "[x](changelog.md)"),
+        (MAIN, "architecture.md", "![a](docs/diagrams/a.svg)", "![a](diagrams/a.svg)"),
+        (MAIN, "architecture.md", "[y](models/README.md)", "y (`models/README.md`)"),
+        (MAIN, "usage.md", "[rooms](../ARCHITECTURE.md#rooms)", "[rooms](architecture.md#rooms)"),
+        (MAIN, "recipes/vllm.md", "[how](../usage.md)", "[how](../usage.md)"),
+        (MAIN, "usage.md", "[z](https://arxiv.org/abs/1)", "[z](https://arxiv.org/abs/1)"),
+        (MAIN, "usage.md", "[above](#rooms)", "[above](#rooms)"),
+        (MAIN, "usage.md", "[gone](gone.md)", "[gone](gone.md)"),
+        (
+            MAIN,
+            "recipes/vllm.md",
+            "[F](../../lab/docs/papers/fsd.md#a)",
+            '<a href="../../lab/papers/fsd/#a">F</a>',
+        ),
+        (MAIN, "index.md", "[n](../lab/docs/notebook.md)", '<a href="lab/notebook/">n</a>'),
+        (LABORATORY, "index.md", "[notes](docs/notebook.md)", "[notes](notebook.md)"),
+        (LABORATORY, "index.md", "[pays](../docs/usage.md)", '<a href="../usage/">pays</a>'),
+        (LABORATORY, "papers/fsd.md", "[all](../../README.md)", "[all](../index.md)"),
     ],
 )
-def test_links_and_images_of_root_files_work_on_the_site(written: str, shown: str) -> None:
-    assert site_text(written) == shown
+def test_links_and_images_work_on_the_site(site: Site, page: str, written: str, shown: str) -> None:
+    assert site_text(written, site, page) == shown

@@ -21,6 +21,7 @@ from tests.docs.blocks import PAGES
 from tests.docs.flags import TARGETS, all_flags, path_complaints
 from tests.programs import REPOSITORY
 from tools.reference import FOLDER, pages
+from tools.reference_site import LABORATORY, MAIN, Site
 
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
@@ -72,11 +73,6 @@ def test_links_and_anchors_resolve(page: Path) -> None:
         if link.startswith(("http://", "https://", "mailto:")):
             continue
         target, _, anchor = link.partition("#")
-        # The site shows these files of the root as pages.
-        shown = {"architecture.md", "contributing.md", "changelog.md"}
-        if page.parts[0] == "docs" and Path(target).name in shown:
-            target = str(Path(*[".."] * (len(page.parts) - 1), Path(target).name.upper()))
-            target = target.removesuffix(".MD") + ".md"
         path = REPOSITORY / page.parent / target if target else REPOSITORY / page
         assert path.exists(), f"{page}: {link}"
         if anchor:
@@ -119,7 +115,7 @@ def test_every_preset_is_described() -> None:
 
 
 def test_the_benchmarks_compare_every_lossless_preset() -> None:
-    compared = set(CODE.findall(prose_of("docs/benchmarks.md")))
+    compared = set(CODE.findall(prose_of("lab/docs/notebook.md")))
     assert {name for name, preset in PRESETS.items() if not preset.lossy} <= compared
 
 
@@ -168,11 +164,11 @@ def test_every_extra_is_described() -> None:
         assert set(extras) <= described, project
 
 
-def test_every_page_of_the_site_is_in_its_navigation() -> None:
-    text = text_of("mkdocs.yml").replace("!!python/name:", "")
-    listed = set(re.findall(r"[\w/-]+\.md", str(yaml.safe_load(text)["nav"])))
-    written = {str(page.relative_to("docs")) for page in PAGES if page.parts[0] == "docs"}
-    assert listed == written | {"architecture.md", "contributing.md", "changelog.md"}
+@pytest.mark.parametrize(("config", "site"), [("mkdocs.yml", MAIN), ("lab/mkdocs.yml", LABORATORY)])
+def test_every_page_of_a_site_is_in_its_navigation(config: str, site: Site) -> None:
+    listed = set(re.findall(r"[\w/-]+\.md", str(yaml.safe_load(text_of(config))["nav"])))
+    written = {page.relative_to(site.folder) for page in PAGES if page.is_relative_to(site.folder)}
+    assert listed == {page.as_posix() for page in written} | set(site.pages.values())
 
 
 def test_glossary_words_are_used() -> None:

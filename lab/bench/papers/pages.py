@@ -19,7 +19,7 @@ from lab.machine import CHANGED
 
 INDEX = "index.md"
 TITLE = "The papers' tables, ours beside theirs"
-COMMAND = "tandem bench papers --pages docs/papers"
+COMMAND = "tandem bench papers --pages lab/docs/papers"
 STALE = "**Stale:** made by other code than this page's; `--only {key}` computes it again."
 LEAD = f"""\
 Tables and figures of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that have numbers, and what this

@@ -175,7 +175,7 @@ def test_a_page_shows_formulas_kept_rows_and_what_is_not_there(
     assert set(found) == {"index.md", "toys.md"}
     assert found["toys.md"].count("| 2 | 4 | 5 | – |") == 2
     assert (
-        "Not run yet: `tandem bench papers --pages docs/papers --only toy-other`"
+        "Not run yet: `tandem bench papers --pages lab/docs/papers --only toy-other`"
         in (found["toys.md"])
     )
     assert "`aaaaaaaaaaaa`" in found["index.md"]
@@ -196,7 +196,9 @@ def test_a_bar_in_a_cell_does_not_end_it() -> None:
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
 
 
-PUBLISHED = {path.name: path.read_text() for path in (ROOT / "docs" / "papers").glob("*.md")}
+PUBLISHED = {
+    path.name: path.read_text() for path in (ROOT / "lab" / "docs" / "papers").glob("*.md")
+}
 
 
 def test_the_documentation_s_pages_are_made_of_formulas_and_kept_rows() -> None:
