@@ -20,6 +20,8 @@ CLIENTS_VENV ?= .venv-clients
 LM_EVAL_VENV ?= .venv-lm-eval
 # make test-clients CLIENTS=all: the large ones too, load generators.
 CLIENTS ?=
+# make test-openapi OPENAPI_CASES=120: so many cases of each operation beside those that cover it.
+OPENAPI_CASES ?= 10
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 # `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
@@ -160,7 +162,7 @@ test-texts: setup proto ## 1,000 texts per preset and temperature equal the clou
 
 test-openapi: setup proto $(CLIENT_VENV)/.installed ## 2,000 requests after the OpenAPI document, a client made of it (minutes)
 	$(BIN)/python -m pytest tests/gateway/test_openapi.py tests/gateway/test_generated_client.py \
-	  --openapi-cases 120 --client-generator $(CLIENT_VENV)/bin/openapi-python-client $(PYTEST_ARGS)
+	  --openapi-cases $(OPENAPI_CASES) --client-generator $(CLIENT_VENV)/bin/openapi-python-client $(PYTEST_ARGS)
 
 vllm-env: $(VLLM_VENV)/.installed ## the environment of vLLM's server, on CPUs (2 GB); kept for later
 

@@ -21,7 +21,7 @@ QUIET_LOAD = 0.5
 
 CHANGED = "-changed-"
 """What a commit's name has where the tree has changes."""
-_SOURCES = (":(top)", ":(top,exclude)docs", ":(top,exclude)lab/results")
+_SOURCES = (":(top)", *(f":(top,exclude){pages}" for pages in ("docs", "lab/docs", "lab/results")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def http_page() -> str:
                 words.setdefault(name, form.get("description", ""))
                 bodies.setdefault(name, []).append(body)
     rows = [
-        (f"`{name}`", "both" if len(bodies[name]) > 1 else bodies[name][0], told)
+        (f"`{name}`" + ("" if len(bodies[name]) > 1 else f" ({bodies[name][0]})"), told)
         for name, told in words.items()
         if told
     ]
@@ -42,7 +42,7 @@ def http_page() -> str:
             " what differs from OpenAI's; `/docs` of a running aggregator has every route, body and"
             " answer. `null` is the default of every parameter.",
             "## With a meaning or default of ours",
-            table(("parameter", "of", "meaning"), rows),
+            table(("parameter", "meaning"), rows),
             f"As in OpenAI's API or vLLM's: {plain}.",
             "## Only with their neutral value",
             "Parameters of other servers that would change the answer. Any other value is refused"

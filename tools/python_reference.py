@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any, get_type_hints
 
 from pydantic.fields import FieldInfo
@@ -20,7 +20,8 @@ from tandem.generation.request_fields import RequestFields, fields_of
 from tools.markdown_table import table
 
 MAKERS = (tandem.embedded, tandem.connect, tandem.preset)
-CLASSES = (tandem.Suite, tandem.Stream, tandem.AsyncSuite, tandem.AsyncStream)
+CLASSES = {tandem.Suite: tandem.AsyncSuite, tandem.Stream: tandem.AsyncStream}
+"""With their forms for asyncio."""
 VALUES = (
     tandem.Answer,
     tandem.Piece,
@@ -50,9 +51,9 @@ def python_page() -> str:
         "## Options of a request",
         "Keyword arguments of `generate`, `chat` and `stream`. All may be left out; None leaves one"
         " out.",
-        table(("option", "type", "default", "meaning"), _options()),
+        table(("option", "type, default", "meaning"), _options()),
         "## Suites and streams",
-        *(part for kind in CLASSES for part in _class(kind)),
+        *(part for pair in CLASSES.items() for part in _class(*pair)),
         "## Answers",
         *(part for kind in VALUES for part in _value(kind)),
         "## Errors",
@@ -73,13 +74,12 @@ def _function(function: Callable[..., Any]) -> Iterator[str]:
         rows = (
             (
                 f"`{name}`",
-                _code(type_text(hints[name])),
-                _default(each.default),
+                _typed(type_text(hints[name]), each.default),
                 _sentence(named[name]),
             )
             for name, each in parameters.items()
         )
-        yield table(("argument", "type", "default", "meaning"), rows)
+        yield table(("argument", "type, default", "meaning"), rows)
     if after:
         yield _joined(after)
 
@@ -89,22 +89,32 @@ def _options() -> Iterator[tuple[str, ...]]:
     hints = get_type_hints(tandem.GenerationOptions)
     described = get_type_hints(tandem.GenerationOptions, include_extras=True)
     for name in sorted(hints):
-        default = RANDOM if name == "seed" else _default(defaults.get(name))
+        type_ = type_text(hints[name])
+        typed = f"`{type_}`, {RANDOM}" if name == "seed" else _typed(type_, defaults.get(name))
         (meaning,) = (each for each in described[name].__metadata__ if isinstance(each, str))
-        yield f"`{name}`", _code(type_text(hints[name])), default, meaning
+        yield f"`{name}`", typed, meaning
 
 
-def _class(kind: type) -> Iterator[str]:
+def _class(kind: type, coroutines: type) -> Iterator[str]:
     yield f"### `{kind.__name__}`"
     yield _text(kind)
-    rows = []
+    yield table(("member", "returns", "meaning"), _members(kind))
+    yield f"### `{coroutines.__name__}`"
+    yield _text(coroutines)
+    alike = {row[0] for row in _members(kind)}
+    others = ", ".join(row[0] for row in _members(coroutines) if row[0] not in alike)
+    yield f"Its members are those of `{kind.__name__}`, to be awaited, with {others}."
+
+
+def _members(kind: type) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for name, member in vars(kind).items():
         if not name.startswith("_"):
             function: Any = member.fget if isinstance(member, property) else member
             shown = name if isinstance(member, property) else f"{name}{_call(function)}"
             returned = type_text(get_type_hints(function).get("return", type(None)))
             rows.append((_code(shown), _code(returned), _text(function)))
-    yield table(("member", "returns", "meaning"), rows)
+    return rows
 
 
 def _call(function: Callable[..., Any]) -> str:
@@ -127,15 +137,13 @@ def _value(kind: Any) -> Iterator[str]:
         metadata = getattr(described[field.name], "__metadata__", ())
         infos = [each for each in metadata if isinstance(each, FieldInfo)]
         (meaning,) = (each.description for each in infos if each.description)
-        default = _NONE if field.default is MISSING else field.default
-        rows.append(
-            (f"`{field.name}`", _code(type_text(hints[field.name])), _default(default), meaning)
-        )
-    yield table(("field", "type", "default", "meaning"), rows)
+        rows.append((f"`{field.name}`", _code(type_text(hints[field.name])), meaning))
+    yield table(("field", "type", "meaning"), rows)
 
 
-def _default(value: Any) -> str:
-    return "" if value is _NONE else _code(repr(value))
+def _typed(type_: str, default: Any) -> str:
+    """A type, with the default if there is one beside None."""
+    return _code(type_) if default in (_NONE, None) else f"{_code(type_)}, {_code(repr(default))}"
 
 
 def _code(text: str) -> str:

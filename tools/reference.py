@@ -22,7 +22,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.verifier.config import VerifierSettings
-from tandem.settings import ModelSettings, ServiceSettings, variable_of
+from tandem.settings import ServiceSettings, variable_of
 from tandem.telemetry.metric import MAX_LABEL_VALUES, OTHER, Metric, Series
 from tandem.telemetry.metrics import ALL_SERIES
 from tools.chart_values import chart_values, default_text
@@ -66,9 +66,14 @@ def main() -> None:
 
 
 def configuration() -> str:
-    """Every setting of every service."""
-    common = ServiceSettings.model_fields
-    model = _added_fields(ModelSettings, ServiceSettings)
+    """Every setting of every service, under the services that have it alike."""
+    services: dict[tuple[str, ...], list[str]] = {}
+    for name, settings in SERVICES.items():
+        for setting, field in settings.model_fields.items():
+            services.setdefault(_setting_row(setting, field), []).append(name)
+    groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for row, named in services.items():
+        groups.setdefault(tuple(named), []).append(row)
     parts = [
         NOTE,
         "# Configuration",
@@ -81,37 +86,21 @@ def configuration() -> str:
         "One variable is no setting of a service: `TANDEM_LLAMACPP_LIBRARY` names"
         " [another build of llama.cpp](../installation.md#another-build-of-llamacpp) for the engine"
         " `llamacpp`.",
-        "## All services",
-        _settings_table(common),
-        "## Drafter and verifier",
-        _settings_table(model),
     ]
-    for name, settings in SERVICES.items():
-        base = ModelSettings if issubclass(settings, ModelSettings) else ServiceSettings
-        parts += [f"## {name.capitalize()}", _settings_table(_added_fields(settings, base))]
+    for names in sorted(groups, key=len, reverse=True):
+        title = "All services" if len(names) == len(SERVICES) else _joined(names)
+        parts += [f"## {title}", table(("flag", "type, default", "description"), groups[names])]
     return "\n\n".join(parts) + "\n"
 
 
-def _added_fields(
-    settings: type[ServiceSettings], base: type[ServiceSettings]
-) -> dict[str, FieldInfo]:
-    """The fields that `settings` declares or overrides."""
-    own = settings.__annotations__
-    fields = settings.model_fields
-    return {name: fields[name] for name in fields if name in own or name not in base.model_fields}
+def _joined(names: tuple[str, ...]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}".removeprefix(" and ").capitalize()
 
 
-def _settings_table(fields: Mapping[str, FieldInfo]) -> str:
-    rows = [
-        (
-            f"`--{name.replace('_', '-')}`",
-            _type_text(field),
-            _default_text(field.default),
-            field.description or "",
-        )
-        for name, field in fields.items()
-    ]
-    return table(("flag", "type", "default", "description"), rows)
+def _setting_row(name: str, field: FieldInfo) -> tuple[str, ...]:
+    default = "" if field.default in ("", None) else f", {_default_text(field.default)}"
+    return f"`--{name.replace('_', '-')}`", _type_text(field) + default, field.description or ""
 
 
 def _type_text(field: FieldInfo) -> str:
@@ -129,7 +118,11 @@ def _type_text(field: FieldInfo) -> str:
         Path: "path",
         SecretStr: "secret text",
     }
-    return f"{names[annotation]}{_bounds(field.metadata)}"
+    bounds = _bounds(field.metadata)
+    return "port" if bounds == PORTS else f"{names[annotation]}{bounds}"
+
+
+PORTS = " (≥ 0, ≤ 65535)"
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
@@ -142,14 +135,10 @@ def _bounds(metadata: Iterable[Any]) -> str:
             lower = f"> {bound.gt}"
         elif isinstance(bound, annotated_types.Le):
             upper = f"≤ {bound.le}"
-    if (lower, upper) == ("≥ 0", "≤ 65535"):
-        return " (port)"
     return f" ({', '.join(filter(None, (lower, upper)))})" if lower or upper else ""
 
 
 def _default_text(default: object) -> str:
-    if default is None or default == "":
-        return "none"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     return f"`{str(default).removeprefix(f'{REPOSITORY}/')}`"
@@ -163,17 +152,15 @@ def alerts() -> str:
     parts = [
         NOTE,
         "# Alerts",
-        "The rules of `deploy/prometheus/rules` raise these alerts. Each links here by its"
-        " `runbook_url`.",
+        "The rules of `deploy/prometheus/rules` raise these alerts, and have their conditions. Each"
+        " links here by its `runbook_url`.",
     ]
     for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]:
         for rule in group["rules"]:
-            condition = " ".join(rule["expr"].split())
             lasting = f", for {rule['for']}" if "for" in rule else ""
             parts += [
                 f"## {rule['alert']}",
                 f"Severity: {rule['labels']['severity']}{lasting}.",
-                f"```promql\n{condition}\n```",
                 rule["annotations"]["runbook"].strip(),
             ]
     return "\n\n".join(parts) + "\n"
@@ -187,46 +174,43 @@ def chart() -> str:
     parts = [
         NOTE,
         "# Values of the Helm chart",
-        "`deploy/k8s/tandem/values.yaml` has them with their defaults, and `values.schema.json`"
-        " refuses what is misspelt. A component's `settings` take every setting of its service by"
-        " name: see [Configuration](configuration.md).",
+        "`deploy/k8s/tandem/values.yaml` has them, and `values.schema.json` refuses what is"
+        " misspelt. What stands behind a colon is the default. A component's `settings` take every"
+        " setting of its service by name: see [Configuration](configuration.md).",
     ]
-    groups: dict[str, dict[str, list[str]]] = {}
-    defaults: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, list[str]]] = {RELEASE: {}, SEVERAL: {}}
+    defaults: dict[str, set[str]] = {}
     components: dict[str, list[str]] = {}
     for value in chart_values():
-        component = value.name.partition(".")[0]
-        group = component if "." in value.name else "All components"
-        if value.of_components:
-            group = SEVERAL
-            components.setdefault(value.of_components, []).append(component)
         name = value.of_components or value.name
-        named = groups.setdefault(group, {}).setdefault(value.comment, [])
+        if value.of_components:
+            components.setdefault(name, []).append(value.name.partition(".")[0])
+        named = groups[SEVERAL if value.of_components else RELEASE].setdefault(value.comment, [])
         if name not in named:
             named.append(name)
-        defaults.setdefault(name, []).append(default_text(value.default))
+        defaults.setdefault(name, set()).add(default_text(value.default))
     everywhere = max(map(len, components.values()))
     for group, rows in groups.items():
-        parts.append(f"## {group}")
-        if group == SEVERAL:
-            parts.append("Each begins with the component's name, as `verifier.replicas`.")
         cells = []
         for comment, names in rows.items():
             of = {name: components.get(name, []) for name in names}
             some = {" ".join(each) for each in of.values() if 0 < len(each) < everywhere}
             only = f" ({', '.join(some.pop().split())})" if len(some) == 1 else ""
-            told = ", ".join(f"`{name}`" for name in names)
-            cells.append((told, "; ".join(_default(defaults[n]) for n in names), comment + only))
-        parts.append(table(("value", "default", "meaning"), cells))
+            told = ", ".join(_with_default(name, defaults[name]) for name in names)
+            cells.append((told, comment + only))
+        parts += [group, table(("value", "meaning"), cells)]
     return "\n\n".join(parts) + "\n"
 
 
-SEVERAL = "Several components"
+RELEASE = "## The release"
+SEVERAL = "## Several components\n\nEach begins with the component's name, as `verifier.replicas`."
 
 
-def _default(texts: list[str]) -> str:
-    """The one default of all components, if they agree."""
-    return texts[0] if len(set(texts)) == 1 else "by component"
+def _with_default(name: str, defaults: set[str]) -> str:
+    """The value as YAML, without its default where components differ in it or it is long."""
+    (default, *others) = defaults
+    shown = not others and default.startswith("`")
+    return f"`{name}: {default.strip('`')}`" if shown else f"`{name}`"
 
 
 # Metrics
@@ -238,14 +222,20 @@ def metrics() -> str:
         NOTE,
         "# Metrics",
         "Every service exports these on `--metrics-port`, and the aggregator also at `/metrics` of"
-        " its HTTP API. All durations are in seconds, from one machine's monotonic clock. A"
-        " histogram has the suffixes `_bucket`, `_count` and `_sum`. A label takes at most"
+        " its HTTP API. A name in `_total` is a counter; a histogram has the suffixes `_bucket`,"
+        " `_count` and `_sum`; all others are gauges. All durations are in seconds, from one"
+        " machine's monotonic clock. Labels in braces are"
+        " beside those of the section. A label takes at most"
         f" {MAX_LABEL_VALUES} values; further ones count as `{OTHER}`. The standard `process_*`"
         " metrics are there too.",
     ]
     for series in (*ALL_SERIES, LearningSeries):
         parts += [f"## {_title(series)}", _labels(series), _metrics_table(series)]
     return "\n\n".join(parts) + "\n"
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("tandem_").removeprefix("vllm:")
 
 
 def _title(series: type[Series]) -> str:
@@ -276,9 +266,10 @@ def _metrics_table(series: type[Series]) -> str:
         if isinstance(metric, Metric):
             more = [label for label in metric.labels if label not in series.LABELS]
             (family,) = metric.make_family(CollectorRegistry()).describe()
-            labels = ", ".join(f"`{label}`" for label in more)
-            rows.append((f"`{metric.name}`", family.type, labels, family.documentation))
-    return table(("metric", "type", "more labels", "meaning"), rows)
+            labels = f"{{{', '.join(more)}}}" if more else ""
+            kind = " Histogram." if family.type == "histogram" else ""
+            rows.append((f"`{metric.name}{labels}`", family.documentation + kind))
+    return table(("metric", "meaning"), rows)
 
 
 if __name__ == "__main__":

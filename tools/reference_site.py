@@ -39,6 +39,11 @@ class Site:
         shown = {name: path for path, name in self.pages.items()}
         return shown.get(page, f"{self.folder}/{page}")
 
+    def address(self, page: str) -> str:
+        """Return the folder that a page's HTML is in, below that of the main site."""
+        folder, name = posixpath.split(page.removesuffix(".md"))
+        return posixpath.join(self.place, folder, "" if name == "index" else name)
+
 
 MAIN = Site(
     "docs",
@@ -88,15 +93,10 @@ def _site_link(link: re.Match[str], site: Site, page: str) -> str:
         return f"{link['image']}[{words}]({target}{anchor})"
     for other in SITES:
         if path.endswith(".md") and (there := other.page(path)) is not None:
-            address = posixpath.relpath(other.place + _address(there), site.place + _address(page))
+            here, target = (place or "." for place in (site.address(page), other.address(there)))
+            address = posixpath.relpath(target, here)
             # As HTML: mkdocs knows the pages of one site only.
             return f'<a href="{address}/{anchor}">{words}</a>'
     if not (REPOSITORY / path).exists():
         return link[0]
     return words if words.strip("`") == link["target"] else f"{words} (`{path}`)"
-
-
-def _address(page: str) -> str:
-    """Return the folder, below the site, that a page's HTML is in."""
-    folder, name = posixpath.split(page.removesuffix(".md"))
-    return posixpath.join(folder, "" if name == "index" else name)

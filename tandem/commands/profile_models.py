@@ -36,9 +36,4 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 def _measure(choice: ModelChoice, *, side: Side, name: str, documents: int, path: Path) -> str:
     """Measure and store the fits; a stored fit of the other side stays."""
     engine = load_model(choice, name).engine
-    profile = profile_decoding(engine, side, documents=documents, path=path)
-    return (
-        f"{engine.model_name}, {documents} documents: {profile.early_s * 1e3:.3g} ms a token after"
-        f" {profile.early_tokens}, {profile.late_s * 1e3:.3g} ms after {profile.late_tokens};"
-        f" stored in {path}"
-    )
+    return profile_decoding(engine, side, documents=documents, path=path)

@@ -5,11 +5,11 @@ every position after an image, mean the same. Decoding images is the engine's wo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.frozen import frozen
 
 MAX_IMAGES = 4
 MAX_IMAGES_BYTES = 8 * 2**20
@@ -28,7 +28,7 @@ MAX_TURNS = 4096
 FIELD = "images"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """One turn of a conversation. `tool_calls`: what an assistant's turn called, a JSON list as in
     OpenAI's API; `tool_call_id`: the call that a tool's turn answers; `reasoning_content`: what an

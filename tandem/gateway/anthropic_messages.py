@@ -55,6 +55,7 @@ class ImageSource(Lenient):
 class ImageBlock(Lenient):
     type: Literal["image"]
     source: ImageSource
+    transformations: Annotated[None, refused_unless("send the image as it is to be seen")] = None
 
 
 class TextSource(Lenient):
@@ -399,7 +400,10 @@ def _thinking(thinking: Thinking | None) -> dict[str, Any]:
 
 def _messages(turns: Sequence[InputTurn]) -> Iterator[dict[str, Any]]:
     for turn in turns:
-        yield from _turn(turn.role, _blocks(turn.content))
+        if isinstance(turn.content, str):
+            yield {"role": turn.role, "content": turn.content}
+        else:
+            yield from _turn(turn.role, turn.content)
 
 
 def _turn(role: str, blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:

@@ -54,6 +54,7 @@ from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, Event
 from tandem.gateway.guard import METRICS_PATH, WHY_NOT, Guard
 from tandem.gateway.kept_answers import KeptAnswers, place_after
 from tandem.gateway.known_names import KnownNames
+from tandem.gateway.long_bodies import in_turn, turns
 from tandem.gateway.ollama import OllamaRoute
 from tandem.gateway.openai_answer import (
     ChatCompletion,
@@ -182,6 +183,7 @@ def make_routes(
         max_ids=lambda: gateway.catalog.context_length,
         ending=ending,
     )
+    app.state.long_bodies = turns()
     posted = (*FROM_THE_SUITE, *OF_A_BODY)
     route = partial(add_route, app)
     route(
@@ -326,7 +328,7 @@ class _Gateway:
         if body.background and body.store is False:
             words = "background: needs the response to be kept; leave out store, or send true"
             raise invalid("background", words)
-        chat = as_chat(body)
+        chat = await in_turn(request, partial(as_chat, body))
         (asked,) = await self._asked(request, chat)
         writer = ResponseWriter(body, asked, self._calls_of(chat))
         return await self._answered(
@@ -381,7 +383,7 @@ class _Gateway:
 
     async def create_message(self, request: Request, body: MessagesRequest) -> Response:
         """Complete a conversation as Anthropic's Messages API does."""
-        chat = chat_of_messages(body)
+        chat = await in_turn(request, partial(chat_of_messages, body))
         asked = await self._asked(request, chat)
         writer = MessageWriter(body.model, chat.reasoning, self._calls_of(chat))
         return await self._answered(
@@ -390,7 +392,8 @@ class _Gateway:
 
     async def count_message_tokens(self, request: Request, body: CountTokensRequest) -> Response:
         """Count the tokens of a prompt as Anthropic's API does, without an answer."""
-        (counted,) = await self._asked(request, chat_to_count(body))
+        chat = await in_turn(request, partial(chat_to_count, body))
+        (counted,) = await self._asked(request, chat)
         if counted.params.images:
             raise invalid("messages", "messages: the tokens of images cannot be counted")
         tokenizing = self._suite.tokenize(
@@ -485,8 +488,10 @@ class _Gateway:
             request.state.tools = [tool.function.name for tool in body.offered]
         await self.catalog.fingerprint(body.model)
         if isinstance(body, ChatCompletionRequest):
-            return chat_requests(body, self._limits, self.catalog.family)
-        return completion_requests(body, self._limits)
+            read = partial(chat_requests, body, self._limits, self.catalog.family)
+        else:
+            read = partial(completion_requests, body, self._limits)
+        return await in_turn(request, read)
 
     async def _answered(
         self,

@@ -4,8 +4,9 @@ process stops before it is done."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi.routing import APIRoute
@@ -16,7 +17,8 @@ from starlette.types import Receive
 
 from tandem.core.errors import TandemError, Unavailable
 from tandem.gateway.body_parsing import parse_json
-from tandem.gateway.errors import ApiError, api_error
+from tandem.gateway.errors import ApiError, api_error, validation_error
+from tandem.gateway.long_bodies import LONG_BYTES, in_turn, weight_of
 from tandem.net.fair_shares import NOBODY, Rates
 from tandem.net.tenant import paying_tenant
 
@@ -25,10 +27,9 @@ BODY_TIMEOUT_S = 30.0
 CLIENT_CLOSED = 499
 """No status that is ever sent; it is counted for callers who did not wait for theirs."""
 
-OBJECT_BYTES = 256
-"""Text of so many bytes is read in the time that one message of a conversation takes, 5 us."""
-
 Work = TypeVar("Work")
+Checked = Callable[[Any], tuple[Any, Sequence[Mapping[str, Any]]]]
+"""Returns a body as its route's model, and what is wrong with it."""
 
 
 class CallerLeft(HTTPException):
@@ -43,7 +44,7 @@ class BodyLimits:
     """What an application's bodies may be. `bytes_per_s`: how fast one tenant's are read; 0: as
     fast as they come. A caller who sends faster is not refused but held by TCP's flow control:
     reading, parsing and refusing a body hold the event loop in proportion to its bytes, and to the
-    objects in it, each of which counts as `OBJECT_BYTES` more. Where no keys are needed all callers
+    objects in it (`weight_of`). Where no keys are needed all callers
     are one, and nobody is to be kept from anybody. `max_ids` gives the token ids that a prompt may
     have. Once `ending` is set, no body is read any more."""
 
@@ -55,9 +56,8 @@ class BodyLimits:
 
     def delay_s(self, part: bytes) -> float:
         """Count bytes of the current caller's, and return for how long no more are to be read."""
-        size = len(part) + OBJECT_BYTES * (part.count(b"{") + part.count(b"["))
         per_s = 0.0 if (tenant := paying_tenant()) == NOBODY else self.bytes_per_s
-        return self.rates.spend(tenant, size, per_s, time.monotonic())
+        return self.rates.spend(tenant, weight_of(part), per_s, time.monotonic())
 
 
 class LimitedRoute(APIRoute):
@@ -67,7 +67,10 @@ class LimitedRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_limited(request: Request) -> Response:
-            return await handle(_LimitedRequest(request.scope, request.receive))
+            limited = _LimitedRequest(request.scope, request.receive)
+            if self.body_field is not None:
+                limited.checked = self.body_field.validate
+            return await handle(limited)
 
         return handle_limited
 
@@ -75,6 +78,7 @@ class LimitedRoute(APIRoute):
 class _LimitedRequest(Request):
     """FastAPI asks for `body`, and for `json` where there is one."""
 
+    checked: Checked
     _read: bytes | None = None
 
     async def body(self) -> bytes:
@@ -88,7 +92,23 @@ class _LimitedRequest(Request):
         return self._read
 
     async def json(self) -> Any:
-        return parse_json(await self.body(), self.app.state.body_limits.max_ids())
+        """Return the body as JSON; a long one as its model, of which FastAPI has nothing to check
+        any more."""
+        raw = await self.body()
+        max_ids = self.app.state.body_limits.max_ids()
+        if weight_of(raw) <= LONG_BYTES:
+            return parse_json(raw, max_ids)
+        self.state.is_long = True
+        try:
+            return await in_turn(self, partial(self._as_model, raw, max_ids))
+        except TandemError as error:
+            raise api_error(error) from None
+
+    def _as_model(self, raw: bytes, max_ids: int) -> Any:
+        model, errors = self.checked(parse_json(raw, max_ids))
+        if errors:
+            raise validation_error(errors)
+        return model
 
 
 async def read_body(request: Request, limits: BodyLimits) -> bytes:

@@ -6,12 +6,12 @@ else; one that is known, and would change the answer if it were read, is read or
 for what to send instead."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tandem.gateway.base_models import Lenient, refused_unless
+from tandem.gateway.base_models import Lenient, one_of, refused_unless
 
 
 def first_text(*values: object) -> str:
@@ -25,13 +25,21 @@ class TextPart(Lenient):
     text: str
 
 
+Detail = Annotated[
+    None, one_of("images are read as the model's own settings say", "auto", "high", "original")
+]
+"""How closely an image is to be looked at."""
+
+
 class ImageAddress(Lenient):
     url: str
+    detail: Detail = None
 
 
 class ImagePart(Lenient):
     type: Literal["image_url", "input_image"]
     image_url: ImageAddress | str
+    detail: Detail = None
 
     @property
     def url(self) -> str:
@@ -130,6 +138,8 @@ Role = Annotated[
 
 
 class Message(Lenient):
+    """A message. A `name` is ignored: chat templates write none."""
+
     role: Role
     content: Content | None = Field(
         default=None,
@@ -158,10 +168,14 @@ class Message(Lenient):
     ] = None
 
     @property
+    def parts(self) -> Sequence[Part]:
+        """The content, where it is not a single text."""
+        return self.content if isinstance(self.content, list) else ()
+
+    @property
     def thoughts(self) -> str:
         """What an assistant thought before it said the content."""
-        content = self.content if isinstance(self.content, list) else ()
-        parts = [part.said for part in content if isinstance(part, ReasoningPart)]
+        parts = [part.said for part in self.parts if isinstance(part, ReasoningPart)]
         return first_text(self.reasoning_content, self.reasoning, "".join(parts))
 
     prefix: Annotated[

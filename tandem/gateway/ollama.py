@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -31,6 +32,7 @@ from tandem.gateway.errors import (
     written,
 )
 from tandem.gateway.event_stream import StreamForm
+from tandem.gateway.long_bodies import in_turn
 from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, WITH_A_KEY, add_route
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.schema import (
@@ -551,7 +553,7 @@ class OllamaRoute:
             return await self._loaded(body.model, model, chat=True)
         return await self._answer(
             request,
-            chat_of(body, model),
+            await in_turn(request, partial(chat_of, body, model)),
             body.streamed,
             lambda calls: OllamaWriter(body.model, chat=True, calls=calls),
         )
@@ -561,7 +563,7 @@ class OllamaRoute:
         model = await self._model(body.model)
         if not (body.prompt or body.suffix or body.images):
             return await self._loaded(body.model, model, chat=False)
-        asked = generation_of(body, model)
+        asked = await in_turn(request, partial(generation_of, body, model))
         reads = isinstance(asked, ChatCompletionRequest)
         return await self._answer(
             request,

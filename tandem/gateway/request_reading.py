@@ -219,7 +219,7 @@ def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     images: list[bytes] = []
     for index, message in enumerate(messages):
-        for place, part in enumerate(message.content or ()):
+        for place, part in enumerate(message.parts):
             if not isinstance(part, ImagePart):
                 continue
             name = f"messages.{index}.content.{place}"

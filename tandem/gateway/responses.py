@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
-from tandem.gateway.base_models import Absent, Answer, Body, Lenient, kind_of, refused_unless
+from tandem.gateway.base_models import (
+    Absent,
+    Answer,
+    Body,
+    Lenient,
+    kind_of,
+    one_of,
+    refused_unless,
+)
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import RESPONSES_PATH, ApiError, unsupported
@@ -129,6 +137,9 @@ class ReasoningSettings(Lenient):
         default=None, description="The thinking is returned as it is, never as a summary."
     )
     mode: Annotated[None, refused_unless("send effort", "standard")] = None
+    context: Annotated[
+        None, one_of("the chat template says which thinking is kept; send auto", "auto")
+    ] = None
 
 
 def _without_logprobs(include: list[str]) -> list[str]:
@@ -196,6 +207,9 @@ class ResponsesRequest(Body):
         None, refused_unless("conversations are not stored; send the whole input")
     ] = None
     prompt: Annotated[None, refused_unless("prompts are not stored; send the input")] = None
+    context_management: Annotated[
+        None, refused_unless("nothing is summarised here; send truncation")
+    ] = None
 
 
 class OutputText(Answer):

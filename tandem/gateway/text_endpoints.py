@@ -18,10 +18,12 @@ from tandem.gateway.base_models import UINT32, Answer, Body, TokenId, one_of
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import cancel_on_disconnect
 from tandem.gateway.errors import invalid, json_response
+from tandem.gateway.long_bodies import in_turn
 from tandem.gateway.messages import Message
 from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, add_route
 from tandem.gateway.request_reading import conversation
 from tandem.gateway.schema import Texts
+from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse as TokenizeResponseMessage
 
 MAX_INPUTS = 2048
 
@@ -128,7 +130,7 @@ class TextEndpoints:
 
     async def tokenize(self, request: Request, body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt or a conversation."""
-        return await self._answered(request, self._tokenized(body))
+        return await self._answered(request, self._tokenized(request, body))
 
     async def detokenize(self, request: Request, body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
@@ -138,16 +140,12 @@ class TextEndpoints:
         """Return embeddings from the model that searches this side's documents."""
         return await self._answered(request, self.embeddings(body))
 
-    async def _tokenized(self, asked: TokenizeRequest) -> TokenizeResponse:
+    async def _tokenized(self, request: Request, asked: TokenizeRequest) -> TokenizeResponse:
         await self._catalog.fingerprint(asked.model)
         spell = bool(asked.return_token_strs)
-        tokenized = await self._suite.tokenize(_prompt(asked), spell)
-        return TokenizeResponse(
-            count=len(tokenized.token_ids),
-            max_model_len=tokenized.context_length,
-            tokens=list(tokenized.token_ids),
-            token_strs=list(tokenized.token_texts) if spell else None,
-        )
+        prompt = await in_turn(request, partial(_prompt, asked))
+        tokenized = await self._suite.tokenize(prompt, spell)
+        return await in_turn(request, partial(_tokenize_answer, tokenized, spell))
 
     async def _detokenized(self, asked: DetokenizeRequest) -> DetokenizeResponse:
         await self._catalog.fingerprint(asked.model)
@@ -180,7 +178,7 @@ class TextEndpoints:
 
     async def _answered(self, request: Request, answering: Coroutine[Any, Any, Answer]) -> Response:
         answer = await cancel_on_disconnect(request.receive, self._ending, answering)
-        return json_response(answer)
+        return await in_turn(request, partial(json_response, answer))
 
 
 def _prompt(asked: TokenizeRequest) -> Prompt:
@@ -192,6 +190,15 @@ def _prompt(asked: TokenizeRequest) -> Prompt:
     if images:
         raise invalid("messages", "messages: images cannot be tokenized")
     return turns
+
+
+def _tokenize_answer(tokenized: TokenizeResponseMessage, spell: bool) -> TokenizeResponse:
+    return TokenizeResponse(
+        count=len(tokenized.token_ids),
+        max_model_len=tokenized.context_length,
+        tokens=list(tokenized.token_ids),
+        token_strs=list(tokenized.token_texts) if spell else None,
+    )
 
 
 def _most_tokens(asked: EmbeddingRequest) -> int:

@@ -9,19 +9,16 @@ record that a killed process wrote only in part is such an end.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
 from tandem.learning.examples import Example, TargetProbs
-from tandem.runtime.private_files import (
-    append_privately,
-    framed,
-    framed_records,
-    make_private_folder,
-    replace_privately,
-)
+from tandem.runtime.private_files import make_private_folder, replace_privately
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -35,6 +32,8 @@ MAX_PROBS = 32
 """Tokens that are kept of a target distribution: the likeliest."""
 KEPT_SHARE = 0.75
 """Of the limit: what is left of a full file when it is written anew."""
+_RECORD = struct.Struct("<II")
+"""Length and checksum of what follows."""
 _TEXT = struct.Struct("<IIfBQQI")
 _PROBS = struct.Struct("<II")
 
@@ -74,7 +73,7 @@ class ReplayBuffer:
         end = len(self._start)
         if not why:
             try:
-                for next_end, payload in framed_records(content, end):
+                for next_end, payload in _records(content, end):
                     texts.append(_decoded(payload, self._vocabulary_size))
                     records.append(content[end:next_end])
                     end = next_end
@@ -121,6 +120,37 @@ class ReplayBuffer:
         replace_privately(self._path, self._start + b"".join(self._records or ()))
 
 
+def append_privately(path: Path, content: bytes) -> None:
+    """Add to the end of a file that is there. Raises OSError, with nothing added: what a full disk
+    took of `content` is cut off again."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    try:
+        end = os.lseek(handle, 0, os.SEEK_END)
+        try:
+            written = os.write(handle, content)
+            if written != len(content):
+                raise OSError(f"{path}: only {written} of {len(content)} bytes could be written")
+        except OSError:
+            os.ftruncate(handle, end)
+            raise
+    finally:
+        os.close(handle)
+
+
+def _records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the payload of each record from `start` on, with the place where the record ends, up to
+    the first one that is not whole or has another checksum."""
+    place = start
+    while place + _RECORD.size <= len(content):
+        length, checksum = _RECORD.unpack_from(content, place)
+        begin = place + _RECORD.size
+        place = begin + length
+        payload = content[begin:place]
+        if len(payload) < length or crc32(payload) != checksum:
+            return
+        yield place, payload
+
+
 def _trimmed(text: Example) -> Example:
     """Return the part of a text that is kept."""
     start = max(0, text.first - MAX_PROMPT)
@@ -143,7 +173,8 @@ def _encoded(text: Example) -> bytes:
             known.probs[kept].astype("<f4").tobytes(),
             known.draft_probs[kept].astype("<f4").tobytes(),
         ]
-    return framed(b"".join(parts))
+    payload = b"".join(parts)
+    return _RECORD.pack(len(payload), crc32(payload)) + payload
 
 
 def _decoded(payload: bytes, vocabulary_size: int) -> Example:

@@ -1,7 +1,8 @@
 """A standing connection to one service, shared by all calls until it is no longer to be trusted.
 Invariant: a call keeps the channel it began on to its end; a new call gets a fresh one after a
-loss, after this process's certificate changed and, where the target stands for replicas, after a
-while: a channel looks for replicas that were added only when it loses one."""
+loss, now and then after a refusal, after this process's certificate changed and, where the target
+stands for replicas, after a while: a channel looks for replicas that were added only when it loses
+one."""
 
 import asyncio
 from collections import Counter
@@ -21,6 +22,10 @@ DIAGNOSIS_TIMEOUT_S = 1.0
 
 FRESH_FOR_S = 120.0
 """How long a channel to replicas is used for new calls."""
+
+KEPT_FOR_S = 10.0
+"""How long a channel is used whatever is refused on it: a new one takes round trips, for which
+everybody's next call waits, so that who is refused all the time must not cost them one each."""
 
 
 class Connection:
@@ -85,8 +90,10 @@ class Connection:
 
     def refused(self, channel: grpc.aio.Channel) -> None:
         """Record that the service ended a call with a status of the call's own, which says nothing
-        about other calls; the next try takes another channel."""
-        self.retire(channel)
+        about other calls. Now and then the next try takes another channel: there may be replicas
+        behind the target, of which it does not know."""
+        if asyncio.get_running_loop().time() - self._opened_s >= KEPT_FOR_S:
+            self.retire(channel)
 
     def for_request(self) -> "Connection":
         """Return the connection for the calls of one request, which avoids services that refused

@@ -54,7 +54,7 @@ class FailoverConnection(Connection):
         self._order.lost(target, time.monotonic())
 
     def refused(self, channel: grpc.aio.Channel) -> None:
-        self._connections[self.target_of(channel)].retire(channel)
+        self._connections[self.target_of(channel)].refused(channel)
 
     def target_of(self, channel: grpc.aio.Channel) -> str:
         """Return the service that a call on `channel` goes to."""

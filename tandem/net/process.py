@@ -47,6 +47,9 @@ Beside = Callable[[Any, Metrics, Any], AbstractAsyncContextManager[str]]
 
 USAGE_EXIT = 2
 LAG_EVERY_S = 0.1
+SWITCH_S = 0.0005
+"""After which a thread that computes in Python lets another have the interpreter: the event loop
+and the engine's thread need it many times for each token, and would wait 5 ms each time."""
 
 
 def run_service(
@@ -66,6 +69,7 @@ def run_service(
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     configure_logging(settings.log_level)
+    sys.setswitchinterval(SWITCH_S)
     # In the end nothing is left to collect but what the kernel frees anyway: torch's modules alone
     # keep the interpreter busy for a second of computing, which a machine under load makes many.
     atexit.register(gc.freeze)

@@ -70,6 +70,10 @@ GRACE_S = 0.002
 """What a pass waits for all its jobs together before any is blocked: a usual mask is nearly
 ready, and a job that is blocked may miss the next pass."""
 
+FOLLOW_S = 0.02
+"""What a chunk of a prompt waits at most for a loop to react to what was done between passes: who
+opens a session has a job for it, which would else wait for one chunk more."""
+
 BEGIN_S = 0.0005
 """What a loop waits at most for a pass to begin: some four times as long as it takes."""
 
@@ -136,8 +140,8 @@ class EngineThread:
         self._notifier = LoopNotifier()
         self._delay = BatchingDelay()
         self.expected_jobs = ExpectedJobs(self._delay.drafted, self._all_came)
-        self._submitted = self._pass_number = self._awaited = 0
-        self._ended_s = self._wait_until_s = 0.0
+        self._submitted = self._pass_number = self._awaited = self._called = 0
+        self._ended_s = self._wait_until_s = self._chunk_from_s = 0.0
         # Whether the last pass was over one job alone that ended with it, whether one is under way,
         # and whether one has begun since the last job was submitted.
         self._was_alone = self._passing = False
@@ -213,8 +217,10 @@ class EngineThread:
             except Exception as error:
                 outcome = error
             self._watchdog.ended()
-            with suppress(RuntimeError):  # its loop is closed: nobody waits
-                loop.call_soon_threadsafe(settle, future, outcome)
+            self._notifier.add(loop, partial(settle, future, outcome))
+            if self._active:
+                self._await_follower(loop)
+            self._notifier.send()
 
         self._put(run)
         self._watch_for(future)
@@ -392,6 +398,8 @@ class EngineThread:
         if self._woken:
             return 0.0
         if self._active:
+            if all(handle.prefill is not None for handle in self._active):
+                return max(self._wait_until_s, self._chunk_from_s) - now
             return self._wait_until_s - now
         return min((blocked.due_s - now for blocked in self._blocked), default=None)
 
@@ -402,6 +410,8 @@ class EngineThread:
         self._wait_until_s = 0.0
         try:
             batch = self._select(handles)
+            if not batch.jobs:
+                return
             logits = self._forward(batch)
         except ForwardCancelled:
             self._watchdog.ended()
@@ -418,7 +428,9 @@ class EngineThread:
         feeding = [(handle, handle.requests()) for handle in handles]
         jobs = [(handle, requests) for handle, requests in feeding if handle.prefill is None]
         prompts = [(handle, handle.prefill) for handle in handles if handle.prefill is not None]
-        if not prompts or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
+        now = time.perf_counter()
+        rests = bool(jobs) and not self._prefill_turns.is_due(now)
+        if not prompts or rests or now < self._chunk_from_s:
             return _Batch(jobs)
         served = [self._sessions.get(prefill.session) for _, prefill in prompts]
         handle, prefill = prompts[self._prefill_turns.next([each or NOBODY for each in served])]
@@ -621,6 +633,18 @@ class EngineThread:
                 self._inbox.put(partial(self._reacted, number))
 
         self._notifier.add_after(loop, reacted)
+
+    def _await_follower(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the next chunk of a prompt wait until the loop has reacted to a call."""
+        self._called += 1
+        called = self._called
+        self._chunk_from_s = time.perf_counter() + FOLLOW_S
+
+        def followed() -> None:
+            if called == self._called:
+                self._chunk_from_s = 0.0
+
+        self._notifier.add_after(loop, partial(self._inbox.put, followed))
 
     def _await_drafts(self, pass_number: int, drafting: int) -> None:
         """Have the next pass wait for sessions that draft, if that is worth a wait."""

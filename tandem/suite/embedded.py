@@ -4,7 +4,7 @@ passed, never the environment's. Ports are unencrypted and open, on loopback alo
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from typing import Self
 
 from tandem.backends.interface import Engine
@@ -29,7 +29,7 @@ from tandem.suite.embedded_documents import serve_documents
 from tandem.suite.models import ModelPair
 from tandem.suite.suite_documents import SuiteDocuments, kept_kv_folder
 from tandem.telemetry.metrics import Metrics, Side, new_registry
-from tandem.two_sided.interface import Documents
+from tandem.two_sided.interface import Documents, open_document_files
 
 HOST = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -161,12 +161,10 @@ class EmbeddedSuite:
         if documents is None or model is None:
             return Documents(tokenizer)
         kept = documents.folder
-        return Documents.kept_in(
-            None if kept is None else kept_kv_folder(kept, side),
-            engine=engine,
-            tokenizer=tokenizer,
-            weights=model.content_hash,
-        )
+        folder = None if kept is None else kept_kv_folder(kept, side)
+        weights = cache(model.content_hash)  # it reads all of them
+        files = open_document_files(engine, folder, weights)
+        return Documents(tokenizer, files=files, weights=weights)
 
     async def _open_http(self, stack: AsyncExitStack, aggregator: AggregatorServicer) -> str:
         # Here: `tandem generate` need not wait for it.

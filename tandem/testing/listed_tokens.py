@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tandem.core.probs import Array
-from tandem.two_sided.protocol.decoder_messages import SentProbs
 from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.messages import SentProbs
 
 
 def likeliest_first(probs: SentProbs) -> list[int]:

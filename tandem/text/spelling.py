@@ -8,8 +8,9 @@ Where tokens spell what is no UTF-8, the text has U+FFFD, and the bytes are the 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from tandem.text import IncrementalText, SpellingTokenizer, Tokenizer
 
@@ -45,13 +46,13 @@ class Spelling:
         return self._spelt(token_id, self._text.preview(token_id))[0]
 
     def spelt(
-        self, token_ids: Sequence[int], instead: Sequence[Sequence[int]] = ()
+        self, token_ids: Iterable[int], instead: Sequence[Sequence[int]] = ()
     ) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
         """Take the next tokens; return what each spells after those before it, and what the tokens
         of `instead` would have spelt there."""
         spelt = []
         others = []
-        for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
+        for token_id, other_ids in zip(token_ids, instead or repeat(()), strict=False):
             others.append([self.preview(other_id) for other_id in other_ids])
             spelt.append(self.push(token_id))
         return spelt, others

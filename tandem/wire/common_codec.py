@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
@@ -38,7 +38,6 @@ HasPrompt = generation_pb2.Generation | decoding_pb2.Open | drafter_pb2.Tokenize
 MAX_EOS_TOKEN_IDS = 4096
 """Of a model's description."""
 
-_TURN = tuple(field.name for field in fields(Turn))
 _PARAMS = tuple(field.name for field in fields(GenerationParams))
 _MESSAGES = ("sampling", "processors")
 _PROCESSORS = (
@@ -53,12 +52,11 @@ def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
     if isinstance(prompt, str):
         message.text = prompt
         return
-    message.token_ids.SetInParent()
-    for item in prompt:
-        if isinstance(item, Turn):
-            message.chat.messages.add(**{name: getattr(item, name) for name in _TURN})
-        else:
-            message.token_ids.ids.append(item)
+    if prompt and isinstance(prompt[0], Turn):
+        message.chat.messages.extend(map(_turn_to_proto, prompt))
+        return
+    message.token_ids.SetInParent()  # also where there are none
+    message.token_ids.ids.extend(cast("tuple[int, ...]", prompt))
 
 
 def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Prompt:
@@ -72,8 +70,28 @@ def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Pro
             return tuple(message.token_ids.ids)
         case "chat":
             check_count(len(message.chat.messages), MAX_TURNS, "prompt")
-            return tuple(Turn(**same_fields(turn, _TURN)) for turn in message.chat.messages)
+            return tuple(map(_turn_from_proto, message.chat.messages))
     raise InvalidArgument("prompt", "is missing")
+
+
+def _turn_to_proto(turn: Turn) -> sampling_pb2.ChatMessage:
+    return sampling_pb2.ChatMessage(
+        role=turn.role,
+        content=turn.content,
+        tool_calls=turn.tool_calls,
+        tool_call_id=turn.tool_call_id,
+        reasoning_content=turn.reasoning_content,
+    )
+
+
+def _turn_from_proto(message: sampling_pb2.ChatMessage) -> Turn:
+    return Turn(
+        message.role,
+        message.content,
+        message.tool_calls,
+        message.tool_call_id,
+        message.reasoning_content,
+    )
 
 
 def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:

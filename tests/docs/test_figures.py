@@ -1,5 +1,6 @@
-"""Figures of the overviews come by name from docs/figures.json: what each is, the command and the
-commit that it is of, and the numbers of the lab notebook that it is computed from."""
+"""Measured figures of README and docs/ come by name from docs/figures.json: what each is, the
+command and the commit that it is of, and the numbers of the laboratory's pages that it is computed
+from."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from tests.programs import REPOSITORY
 FIGURES: dict[str, dict[str, Any]] = json.loads(
     (REPOSITORY / "docs" / "figures.json").read_text(encoding="utf-8")
 )
-NOTEBOOK = (REPOSITORY / "lab" / "docs" / "notebook.md").read_text(encoding="utf-8")
+NOTEBOOK = "lab/docs/notebook.md"
+FENCED = re.compile(r"^ *```.*?^ *```\s*$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"<!-- figure: ([\w-]+) -->")
-SIZE = re.compile(r"(\d\.\d and )?\d\.\d(B| billion)")
-"""Of a model, which nobody measured."""
+SIZE = re.compile(r"(\d\.\d and )?\d\.\d(B| billion)|Apache-2.0")
+"""What nobody measured."""
 DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\d.])")
 
 
@@ -38,16 +40,23 @@ def blocks(text: str) -> list[str]:
     return found
 
 
+RESULT = re.compile(r"times as (fast|many)|tokens (a|per) second|reconstruct")
 PARTS = [
     block for page in ("README.md", "docs/performance.md") for block in blocks(measured_part(page))
+] + [
+    block
+    for page in PAGES
+    if page.parts[0] == "docs" and "reference" not in page.parts
+    for block in blocks(FENCED.sub("", (REPOSITORY / page).read_text(encoding="utf-8")))
+    if RESULT.search(block)
 ]
 
 
-def section_of(anchor: str) -> str:
-    """The section of the notebook with that anchor, and those below it."""
+def section_of(page: str, anchor: str) -> str:
+    """The section with that anchor, and those below it."""
     lines: list[str] = []
     level = 0
-    for line in NOTEBOOK.splitlines():
+    for line in (REPOSITORY / page).read_text(encoding="utf-8").splitlines():
         if heading := re.match(r"(#+) (.+)", line):
             depth, words = len(heading[1]), re.sub(r"[^\w\s-]", "", heading[2].lower())
             if level and depth <= level:
@@ -68,12 +77,12 @@ def test_every_measured_number_has_a_name(block: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_shown_and_follows_from_the_notebook(name: str) -> None:
+def test_every_figure_is_shown_and_follows_from_the_laboratory_s_pages(name: str) -> None:
     figure = FIGURES[name]
     pages = [(REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES]
     showing = [each for page in pages for each in blocks(page) if name in NAME.findall(each)]
     assert showing
-    section = section_of(figure["section"])
+    section = section_of(figure.get("page", NOTEBOOK), figure["section"])
     for number, source in figure["shown"].items():
         assert re.search(rf"(?<![\d.]){number}(?!\d)", "\n".join(showing)), number
         terms = [term.strip() for term in source.split("/")]

@@ -125,6 +125,7 @@ def test_no_page_needs_a_script_to_draw_its_diagrams(site: Path) -> None:
         (MAIN, "index.md", "[n](../lab/docs/notebook.md)", '<a href="lab/notebook/">n</a>'),
         (LABORATORY, "index.md", "[notes](docs/notebook.md)", "[notes](notebook.md)"),
         (LABORATORY, "index.md", "[pays](../docs/usage.md)", '<a href="../usage/">pays</a>'),
+        (LABORATORY, "index.md", "[home](../docs/index.md)", '<a href="../">home</a>'),
         (LABORATORY, "papers/fsd.md", "[all](../../README.md)", "[all](../index.md)"),
     ],
 )

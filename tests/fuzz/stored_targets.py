@@ -10,7 +10,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,49 +46,9 @@ MEMORY = Path("/dev/shm")
 """Folders in memory make a thousand databases a minute out of ten."""
 
 
-def _extract(raw: bytes, form: Format) -> None:
+def _extract(form: Format, raw: bytes) -> None:
     for found in extract(raw, form, "id", "title"):
         assert isinstance(found, Document | Refusal)
-
-
-def extract_text(raw: bytes) -> None:
-    _extract(raw, Format.TEXT)
-
-
-def extract_markdown(raw: bytes) -> None:
-    _extract(raw, Format.MARKDOWN)
-
-
-def extract_html(raw: bytes) -> None:
-    _extract(raw, Format.HTML)
-
-
-def extract_pdf(raw: bytes) -> None:
-    _extract(raw, Format.PDF)
-
-
-def extract_jsonl(raw: bytes) -> None:
-    _extract(raw, Format.JSONL)
-
-
-def extract_csv(raw: bytes) -> None:
-    _extract(raw, Format.CSV)
-
-
-def extract_docx(raw: bytes) -> None:
-    _extract(raw, Format.DOCX)
-
-
-def extract_xlsx(raw: bytes) -> None:
-    _extract(raw, Format.XLSX)
-
-
-def extract_pptx(raw: bytes) -> None:
-    _extract(raw, Format.PPTX)
-
-
-def extract_eml(raw: bytes) -> None:
-    _extract(raw, Format.EML)
 
 
 @cache
@@ -275,18 +235,10 @@ def _model_file(name: str, raw: bytes) -> Iterator[Path]:
 
 
 STORED_TARGETS: Mapping[str, Target] = {
+    f"extract_{form}": partial(_extract, form) for form in Format
+} | {
     target.__name__: target
     for target in (
-        extract_text,
-        extract_markdown,
-        extract_html,
-        extract_pdf,
-        extract_jsonl,
-        extract_csv,
-        extract_docx,
-        extract_xlsx,
-        extract_pptx,
-        extract_eml,
         chat_body,
         completion_body,
         keys_file,

@@ -8,27 +8,43 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tandem.backends.interface import Engine
 from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
+from tandem.gateway.app import GatewaySettings, make_app
+from tandem.net.access_keys import KEY_BYTES, new_key
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import serve_http
+from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.text import Tokenizer
+from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
 from tests.services.scripted_suite import Path, Suite, scripted_suite
 
 MODEL = "scripted"
+KEY = new_key(bytes([7]) * KEY_BYTES)
+"""Of "ann", in the fixture `keys`."""
 TIMEOUT_S = 60.0
+one_loop = pytest.mark.asyncio(loop_scope="session")
+"""Of tests that share the running suite of the fixture `served`."""
 WITHOUT_TLS = False
 """Ports without TLS ask for no authorities, and a client reads all that this machine trusts."""
 
 
 class NoTexts:
-    """The part of a suite that only asks of texts, for suites that are asked for answers."""
+    """A suite of one model that knows nothing of texts, for suites that are asked for answers."""
+
+    leaving = False
+
+    async def describe(self) -> DescribeResponse:
+        described = DescribeResponse(presets=["auto"])
+        described.target.model_name = MODEL
+        return described
 
     async def tokenize(
         self,
@@ -99,6 +115,17 @@ async def http_suite(
             )
             async with openai:
                 yield HttpSuite(suite, url, openai, http)
+
+
+@asynccontextmanager
+async def http_to(
+    suite: Any, settings: GatewaySettings | None = None
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A caller of the gateway before `suite`, without a port."""
+    app = make_app(suite, Metrics(new_registry(), "device"), settings or GatewaySettings())
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+        yield http
 
 
 def chat_body(words: str = "hello", **more: Any) -> dict[str, Any]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-import httpx2
-
-from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
-from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import MODEL, NoTexts
+from tests.gateway.http_suite import NoTexts
 
 PROMPT_TOKENS = 7
 CACHED_TOKENS = 4
@@ -27,13 +22,7 @@ class Saying(NoTexts):
     text: str
     finish_reason: str = "stop"
     error: Exception | None = None
-    leaving: bool = False
     asked: list[GenerationRequest] = field(default_factory=list)
-
-    async def describe(self) -> pb.DescribeResponse:
-        described = pb.DescribeResponse(presets=["auto"])
-        described.target.model_name = MODEL
-        return described
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
@@ -56,11 +45,3 @@ class Saying(NoTexts):
         )
         answer.end(summary, 1.0)
         yield answer
-
-
-@asynccontextmanager
-async def http_to(suite: Saying) -> AsyncIterator[httpx2.AsyncClient]:
-    app = make_app(suite, Metrics(new_registry(), "device"), GatewaySettings())
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
-        yield http

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import ChatCompletionRequest
 from tandem.generation.request import GenerationRequest
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, one_loop
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = one_loop
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 JSON = GrammarKind.JSON_SCHEMA
 REGEX = GrammarKind.REGEX
 LARK = GrammarKind.LARK
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 @pytest.mark.parametrize(

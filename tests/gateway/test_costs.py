@@ -15,7 +15,6 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, completion_requests
 from tandem.gateway.schema import ChatCompletionRequest, CommonParameters, CompletionRequest
 from tandem.generation.request import GenerationRequest
-from tests.gateway import parsed_body
 from tests.gateway.http_suite import MODEL, chat_body, http_suite
 from tests.gateway.parsed_body import parse_body
 from tests.services.scripted_suite import CONTEXT
@@ -70,7 +69,7 @@ def test_no_body_costs_much(
         noted.append(len(details))
         return ApiError(400, "bad")
 
-    monkeypatch.setattr(parsed_body, "validation_error", count)
+    monkeypatch.setattr("tests.gateway.parsed_body.validation_error", count)
     assert len(raw) <= BODY_BYTES
     for _ in range(TRIES):
         noted.clear()

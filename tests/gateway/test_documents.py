@@ -10,11 +10,9 @@ from typing import Any
 import httpx2
 
 from tandem.core.prompt import Turn
-from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.request import RAG_PRESET, GenerationRequest
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.metrics import Metrics, new_registry
-from tests.gateway.http_suite import chat_body
+from tests.gateway.http_suite import chat_body, http_to
 from tests.services.two_sided_suite import TwoSides, two_sides
 
 
@@ -23,11 +21,8 @@ async def served(
     folder: Path, **changes: Any
 ) -> AsyncIterator[tuple[TwoSides, httpx2.AsyncClient]]:
     """`changes`: of the two sides, as `two_sides` has them."""
-    async with two_sides(folder, **changes) as suite:
-        app = make_app(suite.front.requests, Metrics(new_registry(), "device"), GatewaySettings())
-        transport = httpx2.ASGITransport(app=app)
-        async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
-            yield suite, http
+    async with two_sides(folder, **changes) as suite, http_to(suite.front.requests) as http:
+        yield suite, http
 
 
 def asking(**tandem: Any) -> dict[str, Any]:
@@ -68,3 +63,6 @@ async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             answer = await http.post("/v1/chat/completions", json=asking(**tandem))
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == f"tandem.{field}"
+        body = asking(rag=True) | {"stop_token_ids": [1]}
+        answer = await http.post("/v1/chat/completions", json=body)
+        assert answer.json()["error"]["param"] == "stop_token_ids"

@@ -3,12 +3,10 @@ ask for them; and the bytes of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from tandem.core.errors import FailedPrecondition
 from tandem.gateway.openai_answer import OpenAIWriter
@@ -17,22 +15,16 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.testing.scripted import scripted_probs
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import MODEL, HttpSuite, asking, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, asking, one_loop
 from tests.services.scripted_suite import VOCABULARY
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = one_loop
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 """The scripted target's."""
 TEXT = "tell me"
 IDS = [ord(letter) % VOCABULARY for letter in TEXT]
 OTHER = [9, 8, 7, 6]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 def logprobs_of(token_ids: list[int]) -> list[float]:
@@ -79,19 +71,13 @@ async def test_a_prompt_as_text_as_ids_and_in_batches(served: HttpSuite, answer:
         check_prompt(choice, IDS, answer)
         assert choice.text == echoed + "".join(choice.logprobs.tokens[len(IDS) :])
         assert choice.finish_reason == "length"
+        silent = await completed(served, prompt, max_tokens=answer, logprobs=None)
+        assert silent.choices[0].text == choice.text
         assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(IDS), answer)
     batch = await completed(served, [IDS, OTHER, IDS], max_tokens=answer, n=2)
     assert [choice.index for choice in batch.choices] == [*range(6)]
     for choice, ids in zip(batch.choices, [IDS, IDS, OTHER, OTHER, IDS, IDS], strict=True):
         check_prompt(choice, ids, answer)
-
-
-async def test_temperature_and_other_settings_change_none_of_them(served: HttpSuite) -> None:
-    hot = await completed(served, IDS, temperature=1.7, top_p=0.3, frequency_penalty=1.0)
-    cold = await completed(served, IDS, temperature=0)
-    (hot_choice,), (cold_choice,) = hot.choices, cold.choices
-    check_prompt(hot_choice, IDS, 1)
-    assert hot_choice.logprobs.token_logprobs[:-1] == cold_choice.logprobs.token_logprobs[:-1]
 
 
 @pytest.mark.parametrize("prompt", [TEXT, IDS, [IDS, OTHER]])

@@ -23,7 +23,7 @@ from tandem.net.lifecycle import PortInUse
 from tandem.net.status import Rejected
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import MODEL, TIMEOUT_S, NoTexts, asking, chat_body
+from tests.gateway.http_suite import MODEL, TIMEOUT_S, NoTexts, asking, chat_body, http_to
 
 
 @dataclass
@@ -34,7 +34,6 @@ class Breaking(NoTexts):
     text: str = ""
     target: str = MODEL
     asked: int = 0
-    leaving: bool = False
 
     async def describe(self) -> pb.DescribeResponse:
         self.asked += 1
@@ -52,9 +51,7 @@ class Breaking(NoTexts):
 
 @asynccontextmanager
 async def served(suite: Breaking) -> AsyncIterator[tuple[AsyncOpenAI, httpx2.AsyncClient]]:
-    app = make_app(suite, Metrics(new_registry(), "device"), GatewaySettings())
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+    async with http_to(suite) as http:
         yield AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http), http
 
 

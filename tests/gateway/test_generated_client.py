@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
-from tests.gateway.http_suite import MODEL, http_suite
+from tests.gateway.http_suite import KEY, MODEL, http_suite
 
-KEY = new_key(bytes([9]) * KEY_BYTES)
 CALLER = """
 import json, sys
 from generated import AuthenticatedClient
@@ -54,12 +51,12 @@ print(json.dumps({
 """
 
 
-async def test_a_generated_client_is_answered(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+async def test_a_generated_client_is_answered(
+    tmp_path: Path, keys: Path, pytestconfig: pytest.Config
+) -> None:
     generator = pytestconfig.getoption("--client-generator")
     if generator is None:
         pytest.skip("make test-openapi has the generator in an environment of its own")
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
     async with http_suite(key=KEY, http_keys_file=keys) as suite:
         document = tmp_path / "openapi.json"
         document.write_text((await suite.http.get("/openapi.json")).text)

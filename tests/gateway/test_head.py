@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
-from tests.gateway.http_suite import http_suite
+from tests.gateway.http_suite import KEY, HttpSuite, http_suite, one_loop
 
-KEY = new_key(bytes([6]) * KEY_BYTES)
 PATHS = (
     *("/", "/page/main.mjs", "/page/features.json", "/docs", "/openapi.json", "/healthz"),
     *("/readyz", "/metrics", "/v1/models", "/v1/models/tandem", "/v1/models/none"),
@@ -16,24 +13,22 @@ PATHS = (
 )
 
 
-async def test_head_is_answered_as_get_without_a_body() -> None:
-    async with http_suite() as suite:
-        for path in PATHS:
-            whole, head = await suite.http.get(path), await suite.http.head(path)
-            assert head.status_code == whole.status_code, path
-            assert head.content == b"", path
-            assert head.headers["content-type"] == whole.headers["content-type"], path
-            if path != "/metrics":  # which tells of the request before it
-                assert head.headers["content-length"] == whole.headers["content-length"], path
-            assert head.headers["x-request-id"] != whole.headers["x-request-id"]
-        assert (await suite.http.head("/v1/chat/completions")).status_code == 405
-        answered = (await suite.http.get("/metrics")).text
-        assert 'route="/api/version"' in answered
+@one_loop
+async def test_head_is_answered_as_get_without_a_body(served: HttpSuite) -> None:
+    for path in PATHS:
+        whole, head = await served.http.get(path), await served.http.head(path)
+        assert head.status_code == whole.status_code, path
+        assert head.content == b"", path
+        assert head.headers["content-type"] == whole.headers["content-type"], path
+        if path != "/metrics":  # which tells of the request before it
+            assert head.headers["content-length"] == whole.headers["content-length"], path
+        assert head.headers["x-request-id"] != whole.headers["x-request-id"]
+    assert (await served.http.head("/v1/chat/completions")).status_code == 405
+    answered = (await served.http.get("/metrics")).text
+    assert 'route="/api/version"' in answered
 
 
-async def test_head_needs_the_key_that_get_needs(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("alice", KEY, {Scope.GENERATE}))
+async def test_head_needs_the_key_that_get_needs(keys: Path) -> None:
     async with http_suite(http_keys_file=keys) as suite:
         assert (await suite.http.head("/v1/models")).status_code == 401
         key = {"Authorization": f"Bearer {KEY}"}

@@ -4,12 +4,10 @@ framework added for itself."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 from openai.types.chat import ChatCompletionMessage
 
 from tandem.core.prompt import Turn
@@ -17,21 +15,12 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests, conversation
 from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import ChatCompletionRequest
-from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, asking, chat_body, one_loop
 from tests.gateway.parsed_body import parse_body
-
-one_loop = pytest.mark.asyncio(loop_scope="module")
-"""Of the tests that share a running suite."""
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": '{"n": 7}'}}
 USER = {"role": "user", "content": "when?"}
 THOUGHT = {"type": "reasoning_text", "text": "so"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 def turns_of(*messages: Any) -> tuple[Turn, ...]:

@@ -8,17 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
-from tandem.gateway.app import GatewaySettings, make_app
+from tandem.gateway.app import GatewaySettings
 from tandem.gateway.guard import Guard
 from tandem.gateway.known_names import KnownNames
 from tandem.net.access_keys import KEY_BYTES, KeyRing, key_line, new_key, parse_keys
 from tandem.net.keys_file import UNREADABLE_S, KeysFileState
 from tandem.net.scopes import Caller, Scope, current_caller
 from tandem.telemetry.metrics import Metrics, new_registry
-from tests.gateway.http_suite import chat_body, http_suite
+from tests.gateway.http_suite import chat_body, http_suite, http_to
 from tests.services.scripted_suite import scripted_suite
 
 KEY, OTHER = (new_key(bytes([number]) * KEY_BYTES) for number in (7, 8))
@@ -128,9 +127,7 @@ async def test_readiness_ends_where_no_key_is_accepted_any_more() -> None:
         for unreadable_s in (UNREADABLE_S - 1, UNREADABLE_S):
             state = partial(KeysFileState, unreadable_s=unreadable_s)
             settings = GatewaySettings(keys=KeyRing, keys_state=state)
-            app = make_app(suite.front.requests, suite.front_metrics, settings)
-            transport = httpx2.ASGITransport(app)
-            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            async with http_to(suite.front.requests, settings) as http:
                 answers.append(await http.get("/readyz"))
     assert [each.status_code for each in answers] == [200, 503]
     used, refused = answers[0].json(), answers[1].json()

@@ -24,8 +24,8 @@ from tandem.services.aggregator.http import http_certificate, serve_http
 from tandem.settings import SettingsError
 from tandem.telemetry.logging import configure_logging
 from tests.gateway.http_suite import TIMEOUT_S, chat_body
-from tests.services.credentials import OTHER_KEY, VALID, Credentials
 from tests.services.scripted_suite import scripted_suite
+from tests.services.secured_services import OTHER_KEY, VALID, Credentials
 
 
 @pytest.fixture

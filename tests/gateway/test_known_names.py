@@ -16,7 +16,7 @@ from tandem.net.access_keys import key_line
 from tandem.net.scopes import Scope
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import gateway_settings
-from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, chat_body, http_suite, one_loop
 
 CHAT = "/v1/chat/completions"
 KEY = "tandem-" + "k" * 43
@@ -26,48 +26,48 @@ async def ask(served: HttpSuite, **headers: str) -> httpx2.Response:
     return await served.http.post(CHAT, json=chat_body(max_tokens=1), headers=headers)
 
 
-async def test_a_page_that_made_its_own_name_point_here_is_refused() -> None:
+@one_loop
+async def test_a_page_that_made_its_own_name_point_here_is_refused(served: HttpSuite) -> None:
     """DNS rebinding: to the browser the page and this server are one site. Private notes too."""
-    async with http_suite() as served:
-        port = httpx2.URL(served.url).port
-        for path in ("/v1/models", "/metrics", "/healthz", "/readyz"):
-            answer = await served.http.get(path, headers={"Host": f"evil.example:{port}"})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (421, "unknown_host")
-        for body in (chat_body(), chat_body(tandem={"rag": True, "query": "my notes"})):
-            headers = {"Host": "evil.example", "Origin": "http://evil.example"}
-            answer = await served.http.post(CHAT, json=body, headers=headers)
-            assert answer.status_code == 421
-        for host in ("localhost", "LOCALHOST:8000", "a.localhost", "127.0.0.1", "[::1]:8000"):
-            assert (await ask(served, host=host)).status_code == 200, host
+    port = httpx2.URL(served.url).port
+    for path in ("/v1/models", "/metrics", "/healthz", "/readyz"):
+        answer = await served.http.get(path, headers={"Host": f"evil.example:{port}"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (421, "unknown_host")
+    for body in (chat_body(), chat_body(tandem={"rag": True, "query": "my notes"})):
+        headers = {"Host": "evil.example", "Origin": "http://evil.example"}
+        answer = await served.http.post(CHAT, json=body, headers=headers)
+        assert answer.status_code == 421
+    for host in ("localhost", "LOCALHOST:8000", "a.localhost", "127.0.0.1", "[::1]:8000"):
+        assert (await ask(served, host=host)).status_code == 200, host
 
 
-async def test_a_page_of_another_site_is_refused() -> None:
-    async with http_suite() as served:
-        own = httpx2.URL(served.url).netloc.decode()
-        others = ("http://evil.example", "null", "http://localhost:3000", f"ftp://{own}", "")
-        for origin in others:
-            answer = await ask(served, origin=origin)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (
-                403,
-                "origin_not_allowed",
-            ), origin
-        assert (await ask(served, origin=f"http://{own}")).status_code == 200
-        assert (await ask(served)).status_code == 200, "programs send no Origin"
+@one_loop
+async def test_a_page_of_another_site_is_refused(served: HttpSuite) -> None:
+    own = httpx2.URL(served.url).netloc.decode()
+    others = ("http://evil.example", "null", "http://localhost:3000", f"ftp://{own}", "")
+    for origin in others:
+        answer = await ask(served, origin=origin)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            403,
+            "origin_not_allowed",
+        ), origin
+    assert (await ask(served, origin=f"http://{own}")).status_code == 200
+    assert (await ask(served)).status_code == 200, "programs send no Origin"
 
 
-async def test_a_body_must_say_that_it_is_json() -> None:
+@one_loop
+async def test_a_body_must_say_that_it_is_json(served: HttpSuite) -> None:
     """A browser asks nobody before it sends the other types for a page of any site."""
     forms = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json")
     raw = json.dumps(chat_body(max_tokens=1)).encode()
-    async with http_suite() as served:
-        for headers in ({}, *({"Content-Type": form} for form in forms)):
-            for path in (CHAT, "/v1/completions"):
-                answer = await served.http.post(path, content=raw, headers=headers)
-                error = answer.json()["error"]
-                assert (answer.status_code, error["code"]) == (415, "unsupported_media_type")
-                assert error["type"] == "invalid_request_error"
-        said = {"Content-Type": "Application/JSON; charset=utf-8"}
-        assert (await served.http.post(CHAT, content=raw, headers=said)).status_code == 200
+    for headers in ({}, *({"Content-Type": form} for form in forms)):
+        for path in (CHAT, "/v1/completions"):
+            answer = await served.http.post(path, content=raw, headers=headers)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (415, "unsupported_media_type")
+            assert error["type"] == "invalid_request_error"
+    said = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert (await served.http.post(CHAT, content=raw, headers=said)).status_code == 200
 
 
 async def test_pages_and_names_that_are_named_may_ask() -> None:

@@ -20,18 +20,16 @@ from tandem.core.prompt import Turn
 from tandem.gateway.errors import ApiError
 from tandem.gateway.ollama import OllamaChatRequest, chat_of
 from tandem.gateway.request_reading import RequestLimits, chat_requests
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
+from tandem.gateway.schema import ChatCompletionRequest
 from tandem.net.status import Rejected
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
-from tests.gateway.said_answer import Saying, http_to
-from tests.services.retriever_peer import retriever
+from tests.gateway.http_suite import KEY, MODEL, HttpSuite, chat_body, http_suite, http_to
+from tests.gateway.said_answer import Saying
 from tests.services.scripted_suite import CONTEXT
+from tests.services.two_sided_suite import retriever
 from tests.unit.index.word_vectors import WordVectors
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-KEY = new_key(bytes([7]) * KEY_BYTES)
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
@@ -151,18 +149,17 @@ async def test_a_prompt_is_a_chat_unless_it_is_raw(served: HttpSuite) -> None:
         ({"num_ctx": 4096, "num_gpu": 1, "num_thread": 2}, {}),
         ({"num_keep": 4, "penalize_newline": True, "dry_multiplier": 0, "mirostat": 0}, {}),
         ({"xtc_probability": 0.0, "top_n_sigma": -1, "tfs_z": 1, "mirostat_tau": 5.0}, {}),
-        ({"num_predict": -1}, {"max_tokens": 64}),
+        ({"num_predict": -1}, {"max_tokens": None}),
     ],
 )
 async def test_options_are_openai_s_parameters(
-    served: HttpSuite, options: dict[str, Any], same: dict[str, Any]
+    options: dict[str, Any], same: dict[str, Any]
 ) -> None:
     common = {"num_predict": 24, "seed": 9}
-    body = chat_body(**{"max_tokens": 24, "seed": 9, **same})
-    del body["model"]
-    text, _ = await openai_text(served, "/v1/chat/completions", **body)
-    answer = await told(served, "/api/chat", asked(options={**common, **options}))
-    assert answer["message"]["content"] == text
+    theirs = OllamaChatRequest.model_validate(asked(options={**common, **options}))
+    ours = ChatCompletionRequest.model_validate(chat_body(**{"max_tokens": 24, "seed": 9, **same}))
+    limits = RequestLimits(max_tokens=64)
+    assert chat_requests(chat_of(theirs, MODEL), limits) == chat_requests(ours, limits)
 
 
 async def test_a_format_is_the_grammar_of_the_answer() -> None:
@@ -347,9 +344,7 @@ async def test_what_is_refused_is_named_as_the_caller_named_it(
     assert answer.json()["error"].startswith(words)
 
 
-async def test_keys_and_statuses_are_those_of_openai_s_routes(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+async def test_keys_and_statuses_are_those_of_openai_s_routes(keys: Path) -> None:
     async with http_suite(http_keys_file=keys, key=KEY) as served:
         body = asked(options={"num_predict": 2})
         assert (await served.post("/api/chat", body)).status_code == 200

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
-from tests.gateway.http_suite import MODEL, TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, one_loop
+from tests.services.scripted_suite import summary_of, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
+pytestmark = one_loop
 
 
 async def streamed(served: HttpSuite, **arguments: Any) -> tuple[str, Any, list[Any]]:
@@ -49,8 +42,7 @@ async def test_a_chat_is_what_the_suite_answers_for_that_seed(served: HttpSuite)
     assert answer.object == "chat.completion"
     assert choice.message.role == "assistant"
     assert choice.message.content == expected.text
-    assert expected.summary is not None
-    assert choice.finish_reason == expected.summary.finish_reason
+    assert choice.finish_reason == summary_of(expected).finish_reason
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len("be briefhello")
     assert answer.usage.completion_tokens == len(expected.token_ids)
@@ -118,19 +110,6 @@ async def test_the_bare_stream_ends_with_done(served: HttpSuite) -> None:
         assert json.loads(event.removeprefix("data: "))["object"] == "chat.completion.chunk"
 
 
-async def test_stop_strings_end_the_text_before_them(served: HttpSuite) -> None:
-    whole = (await streamed(served, max_tokens=30, seed=2))[0]
-    stop = "<" + whole.split("<")[4]
-    before = whole.split(stop)[0]
-    for given in (stop, ["never", stop]):
-        text, reason, _ = await streamed(served, max_tokens=30, seed=2, stop=given)
-        assert (text, reason) == (before, "stop")
-        answer = await served.openai.chat.completions.create(
-            **asking(max_tokens=30, seed=2, stop=given)
-        )
-        assert answer.choices[0].message.content == before
-
-
 async def test_a_seed_gives_its_text_again_also_one_that_was_made_up(served: HttpSuite) -> None:
     texts = {
         seed: (await streamed(served, max_tokens=16, seed=seed))[0] for seed in (1, 2, 2**64 - 1)
@@ -167,29 +146,6 @@ async def test_every_preset_answers_and_says_who_made_each_token(
     assert set(token_sources) <= {maker for maker, drafts in makers.items() if drafts}
     if PRESETS[preset].drafts and not PRESETS[preset].schedule.decode_when_idle:
         assert token_sources.count("draft") == figures["accepted"]
-
-
-async def test_the_likeliest_tokens_are_those_that_the_suite_tells(served: HttpSuite) -> None:
-    turns = (Turn("user", "hello"),)
-    expected = await served.suite.client.generate(
-        GenerationRequest(
-            turns, params=GenerationParams(max_tokens=6, seed=6, logprobs=True, top_logprobs=2)
-        )
-    )
-    arguments: dict[str, Any] = {"max_tokens": 6, "seed": 6, "logprobs": True, "top_logprobs": 2}
-    whole = await served.openai.chat.completions.create(**asking(**arguments))
-    told = whole.choices[0].logprobs
-    assert told is not None
-    assert told.content is not None
-    found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in told.content]
-    assert found == [[each[1:] for each in top] for top in expected.top_logprobs]
-    assert {len(top) for top in found} == {2}
-    answer = await served.openai.completions.create(
-        model=MODEL, prompt="hello", max_tokens=6, seed=6, logprobs=2
-    )
-    told_text = answer.choices[0].logprobs
-    assert told_text is not None
-    assert told_text.top_logprobs == [dict(top) for top in found]
 
 
 async def test_logprobs_are_those_that_the_suite_tells(served: HttpSuite) -> None:
@@ -256,13 +212,10 @@ async def test_an_answer_that_is_not_waited_for_frees_both_sides(served: HttpSui
     asked = asyncio.create_task(
         served.openai.chat.completions.create(**asking(max_tokens=400, n=4))
     )
-    while not served.suite.front.open_requests:
-        await asyncio.sleep(0.001)
+    await until(lambda: served.suite.front.open_requests)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    async with asyncio.timeout(TIMEOUT_S):
-        while served.suite.front.open_requests:
-            await asyncio.sleep(0.001)
+    await until(lambda: not served.suite.front.open_requests)
     await served.suite.idle()
 
 

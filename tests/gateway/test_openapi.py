@@ -32,13 +32,10 @@ from tandem.gateway.openai_answer import (
     TextCompletionChunk,
 )
 from tandem.gateway.responses import ResponseEvent, ResponseObject
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import KEY, MODEL, HttpSuite, chat_body, http_suite, one_loop
 from tests.gateway.test_sent_bodies import CLAUDE_CODE, CODEX, OPEN_WEBUI, OPEN_WEBUI_OLLAMA
 from tests.long_runs import LONG
 
-KEY = new_key(bytes([7]) * KEY_BYTES)
 CASES = [1, pytest.param(3, marks=LONG)]
 """Of each kind and operation; `make test-openapi` asks more than LEAST_ASKED in all."""
 LEAST_ASKED = 2000
@@ -61,9 +58,9 @@ async def document_of(suite: HttpSuite) -> dict[str, Any]:
     return document
 
 
-async def test_references_resolve_and_every_status_is_named() -> None:
-    async with http_suite() as suite:
-        document = await document_of(suite)
+@one_loop
+async def test_references_resolve_and_every_status_is_named(served: HttpSuite) -> None:
+    document = await document_of(served)
     found = list(references(document))
     assert found
     for reference in found:
@@ -81,9 +78,9 @@ async def test_references_resolve_and_every_status_is_named() -> None:
     )
 
 
-async def test_bodies_of_programs_are_what_the_document_allows() -> None:
-    async with http_suite() as suite:
-        document = await document_of(suite)
+@one_loop
+async def test_bodies_of_programs_are_what_the_document_allows(served: HttpSuite) -> None:
+    document = await document_of(served)
     for kind, body in (
         ("MessagesRequest", CLAUDE_CODE),
         ("ResponsesRequest", CODEX),
@@ -100,39 +97,40 @@ def fits(kind: type[BaseModel], raw: bytes | str) -> None:
     assert told == json.loads(raw)
 
 
-async def test_answers_in_other_apis_forms_are_what_the_document_says() -> None:
+@one_loop
+async def test_answers_in_other_apis_forms_are_what_the_document_says(served: HttpSuite) -> None:
     message = {**chat_body(max_tokens=6), "system": "Be brief."}
     options = {"num_predict": 6}
-    async with http_suite() as suite:
-        fits(MessageObject, (await suite.post("/v1/messages", message)).content)
-        fits(TokenCount, (await suite.post("/v1/messages/count_tokens", chat_body())).content)
-        fits(MessageError, (await suite.post("/v1/messages", {**message, "top_p": 2})).content)
-        streamed = (await suite.post("/v1/messages", {**message, "stream": True})).text
-        events = [part.partition("data: ")[2] for part in streamed.split("\n\n")]
-        assert events.pop() == ""
-        assert len(events) > 5
-        for event in events:
-            fits(MessageEvent, event)
-        for path, body, kind in (
-            ("/api/chat", {**chat_body(), "options": options}, OllamaAnswer),
-            (
-                "/api/generate",
-                {"model": MODEL, "prompt": "a", "options": options},
-                OllamaAnswer,
-            ),
-        ):
-            fits(kind, (await suite.post(path, {**body, "stream": False})).content)
-            lines = (await suite.post(path, body)).text.splitlines()
-            assert len(lines) > 1
-            for line in lines:
-                fits(kind, line)
-            fits(OllamaError, (await suite.post(path, {**body, "options": 1})).content)
-        fits(OllamaModels, (await suite.http.get("/api/tags")).content)
-        fits(OllamaModelCard, (await suite.post("/api/show", {"model": MODEL})).content)
-        fits(OllamaVersion, (await suite.http.get("/api/version")).content)
+    fits(MessageObject, (await served.post("/v1/messages", message)).content)
+    fits(TokenCount, (await served.post("/v1/messages/count_tokens", chat_body())).content)
+    fits(MessageError, (await served.post("/v1/messages", {**message, "top_p": 2})).content)
+    streamed = (await served.post("/v1/messages", {**message, "stream": True})).text
+    events = [part.partition("data: ")[2] for part in streamed.split("\n\n")]
+    assert events.pop() == ""
+    assert len(events) > 5
+    for event in events:
+        fits(MessageEvent, event)
+    for path, body, kind in (
+        ("/api/chat", {**chat_body(), "options": options}, OllamaAnswer),
+        (
+            "/api/generate",
+            {"model": MODEL, "prompt": "a", "options": options},
+            OllamaAnswer,
+        ),
+    ):
+        fits(kind, (await served.post(path, {**body, "stream": False})).content)
+        lines = (await served.post(path, body)).text.splitlines()
+        assert len(lines) > 1
+        for line in lines:
+            fits(kind, line)
+        fits(OllamaError, (await served.post(path, {**body, "options": 1})).content)
+    fits(OllamaModels, (await served.http.get("/api/tags")).content)
+    fits(OllamaModelCard, (await served.post("/api/show", {"model": MODEL})).content)
+    fits(OllamaVersion, (await served.http.get("/api/version")).content)
 
 
-async def test_answers_are_what_the_document_says() -> None:
+@one_loop
+async def test_answers_are_what_the_document_says(served: HttpSuite) -> None:
     """No field more and none less, in whole answers, chunks, lists and refusals."""
     tandem = {"provenance": True}
     chat = chat_body(max_tokens=6, logprobs=True, top_logprobs=2, tandem={**tandem, "preset": "ar"})
@@ -141,46 +139,45 @@ async def test_answers_are_what_the_document_says() -> None:
     asked = {"model": MODEL, "input": "once", "max_output_tokens": 6, "instructions": "Be brief."}
 
     async def events(path: str, body: dict[str, Any]) -> list[str]:
-        parts = (await suite.post(path, {**body, "stream": True})).text.split("\n\n")
+        parts = (await served.post(path, {**body, "stream": True})).text.split("\n\n")
         assert parts.pop() == ""
         assert parts.pop() == "data: [DONE]"
         return [part[part.index("data: ") + len("data: ") :] for part in parts]
 
-    async with http_suite() as suite:
-        for path, body, whole, chunk in (
-            ("/v1/chat/completions", chat, ChatCompletion, ChatCompletionChunk),
-            ("/v1/completions", text, TextCompletion, TextCompletionChunk),
-        ):
-            fits(whole, (await suite.post(path, body)).content)
-            fits(
-                whole,
-                (
-                    await suite.post(
-                        path,
-                        {**body, "tandem": {}, "logprobs": None}
-                        | ({"top_logprobs": None} if whole is ChatCompletion else {}),
-                    )
-                ).content,
-            )
-            found = await events(path, {**body, "stream_options": {"include_usage": True}})
-            assert len(found) > 3
-            for event in found:
-                fits(chunk, event)
-            fits(ErrorBody, (await suite.post(path, {**body, "top_p": 2})).content)
-        fits(ResponseObject, (await suite.post("/v1/responses", asked)).content)
-        for event in await events("/v1/responses", asked):
-            fits(ResponseEvent, event)
-        fits(ModelList, (await suite.http.get("/v1/models")).content)
-        fits(ModelCard, (await suite.http.get(f"/v1/models/{MODEL}")).content)
-        fits(ErrorBody, (await suite.http.get("/v1/models/other")).content)
-        fits(AliveAnswer, (await suite.http.get("/healthz")).content)
-        fits(ReadyAnswer, (await suite.http.get("/readyz")).content)
+    for path, body, whole, chunk in (
+        ("/v1/chat/completions", chat, ChatCompletion, ChatCompletionChunk),
+        ("/v1/completions", text, TextCompletion, TextCompletionChunk),
+    ):
+        fits(whole, (await served.post(path, body)).content)
+        fits(
+            whole,
+            (
+                await served.post(
+                    path,
+                    {**body, "tandem": {}, "logprobs": None}
+                    | ({"top_logprobs": None} if whole is ChatCompletion else {}),
+                )
+            ).content,
+        )
+        found = await events(path, {**body, "stream_options": {"include_usage": True}})
+        assert len(found) > 3
+        for event in found:
+            fits(chunk, event)
+        fits(ErrorBody, (await served.post(path, {**body, "top_p": 2})).content)
+    fits(ResponseObject, (await served.post("/v1/responses", asked)).content)
+    for event in await events("/v1/responses", asked):
+        fits(ResponseEvent, event)
+    fits(ModelList, (await served.http.get("/v1/models")).content)
+    fits(ModelCard, (await served.http.get(f"/v1/models/{MODEL}")).content)
+    fits(ErrorBody, (await served.http.get("/v1/models/other")).content)
+    fits(AliveAnswer, (await served.http.get("/healthz")).content)
+    fits(ReadyAnswer, (await served.http.get("/readyz")).content)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("few", CASES)
 async def test_whatever_is_asked_by_the_document_is_answered_by_it(
-    few: int, tmp_path: Path, pytestconfig: pytest.Config
+    few: int, tmp_path: Path, keys: Path, pytestconfig: pytest.Config
 ) -> None:
     """Schemathesis, in a process of its own: no 5xx; no status, header, type or body that the
     document does not name; nothing taken that it forbids, and nothing given without a key. It is
@@ -188,8 +185,6 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
     """
     asked = pytestconfig.getoption("--openapi-cases", None)
     cases, phases = asked or few, "examples,coverage,fuzzing" if asked else "examples,fuzzing"
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
     async with http_suite(key=KEY, http_keys_file=keys, http_max_tokens=4) as suite:
         document = await document_of(suite)
         for kind in (

@@ -4,12 +4,11 @@ nothing, or refused with what to send instead."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from pydantic import ValidationError
 
 from tandem.gateway.anthropic_messages import MessagesRequest, chat_of_messages
@@ -23,22 +22,13 @@ from tandem.services.verifier.servicer import VerifierLimits
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
-from tests.gateway.http_suite import MODEL, HttpSuite, NoTexts, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, NoTexts, chat_body, http_suite, one_loop
 from tests.gateway.parsed_body import parse_body
 from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY
-
-one_loop = pytest.mark.asyncio(loop_scope="module")
-"""Of the tests that share a running suite."""
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 ROOT = Path(__file__).parents[2]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 def chat_request(**more: Any) -> GenerationRequest:

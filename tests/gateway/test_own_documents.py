@@ -15,14 +15,14 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from tandem.gateway.app import GatewaySettings, make_app
+from tandem.gateway.app import GatewaySettings
 from tandem.gateway.guard import scopes_for
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key, parse_keys
 from tandem.net.scopes import Scope
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.metrics import Metrics, new_registry
-from tests.gateway.http_suite import chat_body
+from tests.gateway.http_suite import chat_body, http_to
+from tests.services.scripted_suite import summary_of
 from tests.services.two_sided_suite import PROMPT, TwoSides, two_sides
 from tests.unit.index.written_pdfs import pdf
 
@@ -86,9 +86,7 @@ async def served(folder: Path, keys: bool = True) -> AsyncIterator[Served]:
         settings = GatewaySettings(
             keys=(lambda: ring) if keys else None, documents=suite.front.requests.documents
         )
-        app = make_app(suite.front.requests, Metrics(new_registry(), "device"), settings)
-        transport = httpx2.ASGITransport(app=app)
-        async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+        async with http_to(suite.front.requests, settings) as http:
             yield Served(suite, http)
 
 
@@ -161,8 +159,7 @@ async def test_an_answer_is_from_the_operator_s_documents_and_the_asker_s(tmp_pa
             documents=8,
         )
         answered = await suite.suite.client.generate(request)
-        assert answered.summary is not None
-        assert list(answered.summary.device.names) == []
+        assert list(summary_of(answered).device.names) == []
 
 
 async def test_each_lists_and_deletes_its_own(tmp_path: Path) -> None:

@@ -11,12 +11,8 @@ import httpx2
 
 import tandem.gateway
 from tandem.gateway.openai_answer import ChatCompletion, ChatCompletionChunk
-from tandem.net.access_keys import KEY_BYTES, key_line, new_key
-from tandem.net.scopes import Scope
 from tandem.specdec.presets import PRESETS
-from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
-
-KEY = new_key(bytes([5]) * KEY_BYTES)
+from tests.gateway.http_suite import KEY, HttpSuite, chat_body, http_suite, one_loop
 
 
 async def streamed(suite: HttpSuite, **more: Any) -> list[dict[str, Any]]:
@@ -34,36 +30,36 @@ def joined(choices: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [each for choice in choices for each in choice.get("tandem", {}).get(name, [])]
 
 
-async def test_every_file_that_the_page_names_is_served_and_nothing_of_another_host() -> None:
-    async with http_suite() as suite:
-        waiting, seen = ["/"], set[str]()
-        while waiting:
-            path = waiting.pop()
-            seen.add(path)
-            answer = await suite.http.get(path)
-            assert answer.status_code == 200, path
-            policy = answer.headers["content-security-policy"]
-            assert "default-src 'none'" in policy
-            assert "unsafe" not in policy
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            text = answer.text
-            assert not re.search(r"""(src|href|from|url)[=( ]*["']?(https?:)?//""", text), path
-            assert not re.search(r"<style|\sstyle=\"|<script>|\son\w+=\"", text), path
-            # What a proxy serves below a prefix may not ask for anything beside it.
-            assert not re.search(r"""["'`(=]/(page|v1|api|docs)\b""", text), path
-            named = re.findall(r"""(?:src|href)="(page/[^"]+)"|from ?"\./([^"]+)\"""", text)
-            folder = path.rpartition("/")[0]
-            found = {f"/{file}" if file else f"{folder}/{module}" for file, module in named}
-            waiting += found - seen - set(waiting)
-            again = await suite.http.get(path, headers={"If-None-Match": answer.headers["etag"]})
-            assert (again.status_code, again.content) == (304, b"")
+@one_loop
+async def test_every_file_that_the_page_names_is_served_and_nothing_of_another_host(
+    served: HttpSuite,
+) -> None:
+    waiting, seen = ["/"], set[str]()
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        answer = await served.http.get(path)
+        assert answer.status_code == 200, path
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        text = answer.text
+        assert not re.search(r"""(src|href|from|url)[=( ]*["']?(https?:)?//""", text), path
+        assert not re.search(r"<style|\sstyle=\"|<script>|\son\w+=\"", text), path
+        # What a proxy serves below a prefix may not ask for anything beside it.
+        assert not re.search(r"""["'`(=]/(page|v1|api|docs)\b""", text), path
+        named = re.findall(r"""(?:src|href)="(page/[^"]+)"|from ?"\./([^"]+)\"""", text)
+        folder = path.rpartition("/")[0]
+        found = {f"/{file}" if file else f"{folder}/{module}" for file, module in named}
+        waiting += found - seen - set(waiting)
+        again = await served.http.get(path, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
     assert {"/page/main.mjs", "/page/page.css", "/page/vendor/preact.mjs"} <= seen
     assert len(seen) >= 10
 
 
-async def test_the_page_needs_no_key_and_what_it_asks_does(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+async def test_the_page_needs_no_key_and_what_it_asks_does(keys: Path) -> None:
     async with (
         http_suite(key=KEY, http_keys_file=keys) as suite,
         httpx2.AsyncClient(base_url=suite.url) as nobody,
@@ -83,13 +79,13 @@ async def test_it_can_be_left_out() -> None:
         assert (await suite.http.get("/page/page.css")).status_code == 404
 
 
-async def test_rounds_and_token_texts_are_told_where_asked_for() -> None:
-    async with http_suite() as suite:
-        wanted = {"preset": "dssd", "provenance": True, "token_texts": True, "rounds": True}
-        choices = await streamed(suite, max_tokens=24, tandem=wanted)
-        plain = await streamed(suite, max_tokens=24, tandem={"preset": "dssd", "provenance": True})
-        body = chat_body(seed=3, max_tokens=24, tandem=wanted)
-        whole = (await suite.post("/v1/chat/completions", body)).json()
+@one_loop
+async def test_rounds_and_token_texts_are_told_where_asked_for(served: HttpSuite) -> None:
+    wanted = {"preset": "dssd", "provenance": True, "token_texts": True, "rounds": True}
+    choices = await streamed(served, max_tokens=24, tandem=wanted)
+    plain = await streamed(served, max_tokens=24, tandem={"preset": "dssd", "provenance": True})
+    body = chat_body(seed=3, max_tokens=24, tandem=wanted)
+    whole = (await served.post("/v1/chat/completions", body)).json()
     figures = choices[-1]["tandem"]
     content = "".join(choice["delta"].get("content", "") for choice in choices)
     made = joined(choices, "provenance")
@@ -114,9 +110,9 @@ async def test_rounds_and_token_texts_are_told_where_asked_for() -> None:
     ]
 
 
-async def test_the_model_card_says_what_presets_can() -> None:
-    async with http_suite() as suite:
-        (card,) = (await suite.http.get("/v1/models")).json()["data"]
+@one_loop
+async def test_the_model_card_says_what_presets_can(served: HttpSuite) -> None:
+    (card,) = (await served.http.get("/v1/models")).json()["data"]
     kinds = card["tandem"]
     assert set(kinds["logprobs"]) == {*PRESETS} - {"picospec-top-k"}
     assert "dragon" in kinds["documents"]

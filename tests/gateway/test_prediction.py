@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, asking, chat_body, one_loop
 from tests.services.scripted_suite import VOCABULARY
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = one_loop
 ASKED: dict[str, Any] = {"max_tokens": 40, "seed": 11, "tandem": {"preset": "coupled"}}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 def spelt(text: str) -> str:
@@ -66,16 +58,6 @@ async def test_every_choice_is_drafted_from_it_and_counted(served: HttpSuite) ->
     assert details.rejected_prediction_tokens is not None
     assert details.accepted_prediction_tokens >= 38, "the first choice is as predicted"
     assert details.rejected_prediction_tokens > 0, "the second one is not"
-
-
-async def test_a_completion_takes_it_too(served: HttpSuite) -> None:
-    body = {"model": MODEL, "prompt": "abc", **ASKED}
-    own = (await served.post("/v1/completions", body)).json()
-    body["prediction"] = {"type": "content", "content": spelt(own["choices"][0]["text"])}
-    answer = (await served.post("/v1/completions", body)).json()
-    assert answer["choices"][0]["text"] == own["choices"][0]["text"]
-    details = answer["usage"]["completion_tokens_details"]
-    assert answer["usage"]["completion_tokens"] - details["accepted_prediction_tokens"] <= 2
 
 
 @pytest.mark.parametrize(

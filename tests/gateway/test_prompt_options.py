@@ -15,9 +15,9 @@ import pytest_asyncio
 import tiktoken
 from numpy.typing import NDArray
 
-from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
-from tests.services.retriever_peer import retriever
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 from tests.services.scripted_suite import CONTEXT
+from tests.services.two_sided_suite import retriever
 from tests.unit.index.word_vectors import WordVectors
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -241,52 +241,10 @@ async def test_without_a_retriever_there_is_no_embedding_model() -> None:
             await bare.openai.embeddings.create(model="words", input="a")
 
 
-async def test_an_answer_may_begin_with_its_prompt(served: HttpSuite) -> None:
-    common: dict[str, Any] = {"max_tokens": 4, "seed": 3}
-    for prompt, echoed in (("abc", "abc"), ([1, 2], "<1><2>")):
-        plain = await told(served, COMPLETIONS, prompt=prompt, **common)
-        echo = await told(served, COMPLETIONS, prompt=prompt, **common, echo=True)
-        assert echo["choices"][0]["text"] == echoed + plain["choices"][0]["text"]
-        stream = await served.openai.completions.create(
-            model=MODEL, prompt=prompt, **common, echo=True, stream=True
-        )
-        parts = [chunk.choices[0].text async for chunk in stream]
-        assert "".join(parts) == echo["choices"][0]["text"]
-        assert parts[0] == echoed
-    several = await told(served, COMPLETIONS, prompt=["ab", "c"], n=2, **common, echo=True)
-    assert [choice["text"].partition("<")[0] for choice in several["choices"]] == [
-        *("ab", "ab"),
-        *("c", "c"),
-    ]
-    assert (await refusal(served, COMPLETIONS, prompt="a", echo=True, suffix="b"))[1] == "echo"
-
-
 async def test_a_suffix_is_refused_where_the_model_cannot_fill_in(served: HttpSuite) -> None:
     status, param, words = await refusal(served, COMPLETIONS, prompt="a", suffix="end")
     assert (status, param) == (400, "suffix")
     assert "does not support filling in the middle" in words
-
-
-@pytest.mark.parametrize("preset", ["coupled", "dssd", "ar", "mc-dsd"])
-async def test_stop_tokens_end_the_answer_with_them(served: HttpSuite, preset: str) -> None:
-    arguments: dict[str, Any] = {"max_tokens": 30, "seed": 2, "tandem": {"preset": preset}}
-    whole = await told(served, "/v1/chat/completions", **chat_body(**arguments, ignore_eos=True))
-    text = whole["choices"][0]["message"]["content"]
-    assert text.count("<") == 30
-    stop = int(text.split("<")[8].rstrip(">"))
-    cut = await told(
-        served,
-        "/v1/chat/completions",
-        **chat_body(**arguments, ignore_eos=True, stop_token_ids=[stop]),
-    )
-    (choice,) = cut["choices"]
-    assert choice["finish_reason"] == "stop"
-    ends = text.index(f"<{stop}>") + len(f"<{stop}>")
-    assert choice["message"]["content"] == text[:ends]
-    with pytest.raises(openai.BadRequestError, match="stop_token_ids"):
-        await served.openai.chat.completions.create(
-            **asking(), extra_body={"stop_token_ids": [1], "tandem": {"rag": True}}
-        )
 
 
 async def test_top_k_stands_at_top_level_too(served: HttpSuite) -> None:
@@ -318,14 +276,6 @@ async def test_a_conversation_that_is_too_long_is_refused_or_cut(served: HttpSui
     kept = {**body, "messages": [talk[0], *talk[3:]]}
     same = await told(served, "/v1/chat/completions", **kept)
     assert cut["choices"][0]["message"] == same["choices"][0]["message"]
-
-
-async def test_max_completion_tokens_counts(served: HttpSuite) -> None:
-    arguments = asking(seed=1, max_completion_tokens=7, tandem={"preset": "ar"})
-    answer = await served.openai.chat.completions.create(**arguments)
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens <= 7
-    assert answer.choices[0].finish_reason == "length"
 
 
 async def test_interactive_documentation_loads_nothing_foreign() -> None:

@@ -18,9 +18,9 @@ from tandem.gateway.request_reading import conversation
 from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite, one_loop
 from tests.long_runs import LONG
-from tests.services.speaking import speaking
+from tests.services.scripted_engines import speaking
 from tests.unit.text.family_tokenizers import (
     QWEN3_KEEPING,
     QWEN3_MARKS,
@@ -221,11 +221,13 @@ async def test_a_budget_ends_the_thinking(name: str) -> None:
         assert refused.json()["error"]["param"] == "thinking_budget"
 
 
-async def test_a_budget_for_a_model_that_does_not_think_is_refused_by_name() -> None:
-    async with http_suite() as suite:
-        refused = await suite.post("/v1/chat/completions", chat(thinking_token_budget=1))
-        assert refused.status_code == 400
-        assert refused.json()["error"]["param"] == "thinking_token_budget"
+@one_loop
+async def test_a_budget_for_a_model_that_does_not_think_is_refused_by_name(
+    served: HttpSuite,
+) -> None:
+    refused = await served.post("/v1/chat/completions", chat(thinking_token_budget=1))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "thinking_token_budget"
 
 
 async def test_an_answer_cut_in_its_thinking_has_no_content() -> None:
@@ -403,27 +405,6 @@ def test_thinking_that_is_sent_back_to_other_apis_is_a_chat_s() -> None:
         model="m", messages=[OllamaMessage(role="assistant", content="b", thinking="so")]
     )
     assert [message.thoughts for message in chat_of(ollama_s, "m").messages] == ["so"]
-
-
-async def test_a_template_that_keeps_it_is_given_what_was_thought() -> None:
-    """Through all services: the prompt is longer by the thinking and the tags around it."""
-    call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-    calling = {"role": "assistant", "content": None, "tool_calls": [call]}
-    answered = {"role": "tool", "tool_call_id": "c", "content": "noon"}
-    tokenizer = family_tokenizer(QWEN3_KEEPING, QWEN3_MARKS)
-    draft, target = speaking(tokenizer, 0, "yes")
-    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
-
-        async def prompt_tokens(**more: Any) -> int:
-            talk = [{"role": "user", "content": "when?"}, {**calling, **more}, answered]
-            answer = await suite.post("/v1/chat/completions", chat(messages=talk, max_tokens=1))
-            assert answer.status_code == 200, answer.text
-            tokens: int = answer.json()["usage"]["prompt_tokens"]
-            return tokens
-
-        kept = await prompt_tokens(reasoning_content="I look.")
-        marks = len(tokenizer.mark_ids("<think>\n\n</think>\n\n"))
-        assert kept == await prompt_tokens() + len("I look.") + marks
 
 
 async def test_tokens_of_a_message_are_counted_by_the_template_of_the_message() -> None:

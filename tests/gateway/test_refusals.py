@@ -136,18 +136,6 @@ async def test_a_bad_prompt_is_named(served: HttpSuite, prompt: Any, more: Any) 
     assert error_of(answer)["param"] in ("prompt", "n")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("best_of", 3), ("functions", [{}])],
-)
-async def test_what_would_have_to_be_ignored_is_refused(
-    served: HttpSuite, field: str, value: Any
-) -> None:
-    body = {"model": MODEL, "prompt": "a", field: value}
-    error = error_of(await served.post("/v1/completions", body))
-    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
-
-
 async def test_what_asks_for_nothing_is_taken(served: HttpSuite) -> None:
     body = chat_body(
         max_tokens=2,
@@ -257,14 +245,6 @@ async def test_every_method_of_a_path_is_named_to_who_asks_by_another(served: Ht
     for path, methods in (("/v1/responses/resp_1", "DELETE, GET"), (CHAT, "POST")):
         answer = await served.http.request("PUT", path)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods)
-
-
-async def test_a_thought_is_no_picture(served: HttpSuite) -> None:
-    thought = {"type": "reasoning", "content": [{"type": "input_image", "image_url": "data:,"}]}
-    said = {"role": "user", "content": "hello"}
-    answer = await served.post("/v1/responses", {"model": MODEL, "input": [thought, said]})
-    assert answer.status_code == 400
-    assert "reasoning" in error_of(answer)["message"] or "content" in error_of(answer)["message"]
 
 
 async def test_a_model_that_is_not_here_is_not_found(served: HttpSuite) -> None:

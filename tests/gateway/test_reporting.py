@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tandem.generation.figures import speculative_decoding_metrics
 from tandem_api.common.v1.generation_pb2 import Summary
-from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, chat_body, one_loop
 
-ONE_LOOP = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served() -> AsyncIterator[HttpSuite]:
-    async with http_suite() as running:
-        yield running
 
 
 async def chunks(served: HttpSuite, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -57,7 +48,7 @@ def test_metrics_are_those_of_vllm_s_own_example() -> None:
     assert speculative_decoding_metrics([Summary(rounds=3, drafted=9)]) is None, "it does not tell"
 
 
-@ONE_LOOP
+@one_loop
 async def test_a_whole_answer_has_them_beside_ours(served: HttpSuite) -> None:
     answer = (await served.post(CHAT, asked(tandem={"draft_length": 3}))).json()
     own = answer["choices"][0]["tandem"]
@@ -69,7 +60,7 @@ async def test_a_whole_answer_has_them_beside_ours(served: HttpSuite) -> None:
     assert "metrics" not in (await served.post(CHAT, asked("ar"))).json()
 
 
-@ONE_LOOP
+@one_loop
 @pytest.mark.parametrize("usage", [False, True])
 async def test_a_stream_has_them_once_in_its_last_event(served: HttpSuite, usage: bool) -> None:
     # What decides how many tokens are drafted in a round is fixed, so that both take as many.
@@ -82,7 +73,7 @@ async def test_a_stream_has_them_once_in_its_last_event(served: HttpSuite, usage
     assert (events[-1]["choices"] == []) is usage
 
 
-@ONE_LOOP
+@one_loop
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_every_chunk_tells_the_usage_so_far_on_request(served: HttpSuite, path: str) -> None:
     body = asked(stream_options={"include_usage": True, "continuous_usage_stats": True})
@@ -102,7 +93,7 @@ async def test_every_chunk_tells_the_usage_so_far_on_request(served: HttpSuite, 
     assert events[-1]["usage"]["completion_tokens"] == counted > 0
 
 
-@ONE_LOOP
+@one_loop
 async def test_an_even_stream_has_a_token_a_chunk_and_the_same_text(served: HttpSuite) -> None:
     whole = (await served.post(CHAT, asked())).json()
     body = asked(tandem={"even_stream": True, "provenance": True})
@@ -117,17 +108,3 @@ async def test_an_even_stream_has_a_token_a_chunk_and_the_same_text(served: Http
     assert sum(map(len, told)) == whole["usage"]["completion_tokens"]
     assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
     assert all("text" not in token for each in told for token in each), "not asked for"
-
-
-@ONE_LOOP
-async def test_a_response_streams_evenly_too(served: HttpSuite) -> None:
-    body: dict[str, Any] = {"model": MODEL, "input": "hello", "max_output_tokens": 40, "seed": 11}
-    body["tandem"] = {"preset": "coupled"}
-    whole = (await served.post("/v1/responses", body)).json()
-    body["tandem"] = {"preset": "coupled", "even_stream": True}
-    answer = await served.post("/v1/responses", {**body, "stream": True})
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if "data: {" in line]
-    parts = [json.loads(line) for line in lines]
-    texts = [each["delta"] for each in parts if each["type"] == "response.output_text.delta"]
-    assert "".join(texts) == whole["output"][0]["content"][0]["text"]
-    assert len(texts) >= whole["usage"]["output_tokens"] - 1, "an end of text has none"

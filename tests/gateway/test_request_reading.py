@@ -1,4 +1,4 @@
-"""From a body to the requests that the suite is asked."""
+"""From a body to the requests that the suite is asked, and the sampling of those that name none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from pydantic import BaseModel
 from tandem.core.default_sampling import DefaultSampling
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
+from tandem.gateway.catalog import Catalog, ServedPair
 from tandem.gateway.errors import ApiError
 from tandem.gateway.ollama import OllamaChatRequest
 from tandem.gateway.request_reading import SEED_BITS, RequestLimits, chat_requests, choice_seed
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.gateway.text_endpoints import TokenizeRequest
 from tandem.generation.request import GenerationRequest
-from tests.gateway.http_suite import chat_body
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.http import gateway_settings
+from tandem_api.common.v1 import sampling_pb2
+from tandem_api.common.v1.generation_pb2 import DescribeResponse
+from tests.gateway.http_suite import NoTexts, chat_body
 from tests.gateway.parsed_body import parse_body
 
 IMAGE = b"\x89PNG and so on"
@@ -109,3 +114,43 @@ def test_what_python_takes_for_equal_is_not_the_same(
     with pytest.raises(ApiError) as refused:
         parse_body(json.dumps({"model": "m", **body}).encode(), kind, 512)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+class Describes(NoTexts):
+    """A suite whose target recommends something."""
+
+    leaving = False
+
+    def __init__(self, **recommended: Any) -> None:
+        self._recommended = recommended
+
+    async def describe(self) -> DescribeResponse:
+        target = sampling_pb2.ModelDescription(
+            model_name="m",
+            vocabulary_size=64,
+            default_sampling=sampling_pb2.DefaultSampling(**self._recommended),
+        )
+        return DescribeResponse(target=target)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [("auto", {"temperature": 0.7, "top_k": 0}), ("none", {})],
+)
+async def test_the_operator_chooses_whose_defaults_count(
+    wanted: str, named: dict[str, float]
+) -> None:
+    settings = gateway_settings(AggregatorSettings(insecure=True, generation_config=wanted))  # type: ignore[arg-type]
+    suite: Any = Describes(temperature=0.7, top_k=0)
+    catalog = Catalog(suite, model_defaults=settings.model_defaults)
+    (card,) = await catalog.cards()
+    assert isinstance(card.tandem, ServedPair)
+    assert card.tandem.default_sampling == catalog.default_sampling.named == named
+
+
+async def test_what_a_cloud_cannot_mean_is_passed_over() -> None:
+    suite: Any = Describes(temperature=-1.0, top_p=float("nan"), top_k=2**31, repetition_penalty=0)
+    catalog = Catalog(suite)
+    assert not catalog.default_sampling.named  # nothing was heard yet
+    await catalog.reach()
+    assert catalog.default_sampling.named == {"top_k": 64}

@@ -11,8 +11,8 @@ import pytest
 
 from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
-from tests.gateway.http_suite import MODEL
-from tests.gateway.said_answer import Saying, http_to
+from tests.gateway.http_suite import MODEL, http_to
+from tests.gateway.said_answer import Saying
 
 SAID = "It is four."
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}

@@ -17,6 +17,7 @@ from tandem.net.access_keys import key_line
 from tandem.net.scopes import Scope
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, chat_body, http_suite
 from tests.gateway.test_admission import SLOW, slow_target
+from tests.services.scripted_suite import until
 
 CHAT = "/v1/chat/completions"
 KEYS = {"greedy": "tandem-" + "g" * 43, "honest": "tandem-" + "h" * 43}
@@ -41,9 +42,7 @@ async def two_callers(
 
 
 async def open_requests(served: HttpSuite, count: int) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while served.suite.front.open_requests != count:
-            await asyncio.sleep(0.001)
+    await until(lambda: served.suite.front.open_requests == count)
 
 
 async def test_a_slot_that_comes_free_is_the_honest_one_s(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
 from tests.gateway.http_suite import TIMEOUT_S, chat_body
 from tests.gateway.test_failures import Breaking
+from tests.services.scripted_suite import until
 
 PIECE = "x" * 2**16
 
@@ -74,12 +75,6 @@ def request_of(n: int, stream: bool = True) -> bytes:
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_callers_who_do_not_read_free_their_slots() -> None:

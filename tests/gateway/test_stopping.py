@@ -10,12 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from tandem.gateway.app import GatewaySettings, make_app
-from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
+from tests.gateway.http_suite import HttpSuite, chat_body, http_suite, http_to
 from tests.gateway.test_admission import SLOW, slow_target
 from tests.gateway.test_failures import Breaking
+from tests.services.scripted_suite import until
 
 CHAT = "/v1/chat/completions"
 
@@ -25,11 +24,9 @@ async def stopped(
 ) -> list[httpx2.Response]:
     """Answers to what was asked before the aggregator was told to stop and given `drain_s`."""
     asked = [asyncio.create_task(served.post(CHAT, body)) for body in bodies]
-    while served.suite.front.open_requests < len(bodies):
-        await asyncio.sleep(0.005)
+    await until(lambda: served.suite.front.open_requests >= len(bodies))
     draining = asyncio.create_task(served.suite.aggregator.drain(drain_s))
-    while not served.suite.front.requests.leaving:
-        await asyncio.sleep(0.001)
+    await until(lambda: served.suite.front.requests.leaving)
     await asyncio.sleep(0.01)
     with pytest.raises(OSError, match=r"refused|Connect"):
         await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
@@ -90,9 +87,7 @@ class Ended(Breaking):
 
 
 async def test_a_call_that_is_ended_below_is_no_fault_of_ours() -> None:
-    app = make_app(Ended(RuntimeError()), Metrics(new_registry(), "device"), GatewaySettings())
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+    async with http_to(Ended(RuntimeError())) as http:
         for path in ("/readyz", "/v1/models"):
             answer = await http.get(path)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

@@ -20,8 +20,8 @@ from tandem.settings import SettingsError, load_settings
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, http_suite
-from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY
-from tests.services.wire_tap import WireTap, wire_tap
+from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY, sample
+from tests.wire_tap import WireTap, wire_tap
 
 NAMES = ("alice", "bob", "carol")
 KEYS = {name: f"tandem-{name[0] * 43}" for name in NAMES}
@@ -80,9 +80,8 @@ class Edge:
         return int(figures.get("accepted_memory_tokens") or 0)
 
     def found_on_the_device(self) -> float:
-        labels = {"side": "device", "model_name": "scripted"}
-        registry = self.served.suite.edge_metrics.registry
-        return registry.get_sample_value("tandem_prefix_hit_tokens_total", labels) or 0.0
+        name = "tandem_prefix_hit_tokens_total"
+        return sample(self.served.suite.edge_metrics, name, model_name="scripted")
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from tests.gateway.http_suite import http_suite
+from tests.gateway.http_suite import HttpSuite, one_loop
 
 NEXT = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
@@ -22,11 +22,11 @@ async def answers_to(url: str, headers: bytes) -> bytes:
     return answered
 
 
-async def test_it_is_the_last_of_its_connection() -> None:
-    async with http_suite() as suite:
-        chunked = b"Transfer-Encoding: chunked\r\n"
-        two = await answers_to(suite.url, b"Content-Length: 12\r\n" + chunked)
-        one = await answers_to(suite.url, chunked)
+@one_loop
+async def test_it_is_the_last_of_its_connection(served: HttpSuite) -> None:
+    chunked = b"Transfer-Encoding: chunked\r\n"
+    two = await answers_to(served.url, b"Content-Length: 12\r\n" + chunked)
+    one = await answers_to(served.url, chunked)
     assert two.count(b"HTTP/1.1 ") == 1
     assert b"HTTP/1.1 400" in two
     assert b"\r\nconnection: close\r\n" in two

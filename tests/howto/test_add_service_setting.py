@@ -38,7 +38,7 @@ os.environ["TANDEM_POLITENESS"] = "3"
 print(retriever.politeness(load_settings(RetrieverSettings, {})))
 flags = parse_flags(RetrieverSettings, ["--politeness", "4"])
 print(retriever.politeness(load_settings(RetrieverSettings, flags)))
-assert "| `--politeness` | integer (≥ 0, ≤ 19) |" in configuration()
+assert "| `--politeness` | integer (≥ 0, ≤ 19)" in configuration()
 main(["serve", "retriever", "--help"])
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import FilePayload, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
@@ -165,16 +165,6 @@ def test_stop_cancels_the_answer_on_every_service(page: Page, suite: EmbeddedSui
     ended(ask(page, "And now?"))
 
 
-def test_an_error_is_shown_and_what_was_asked_can_be_tried_again(page: Page) -> None:
-    choose(page, tokens=0)
-    answer = ask(page)
-    alert = answer.get_by_role("alert")
-    expect(alert).to_contain_text("“Maximum tokens” must be at least 1.")
-    answer.get_by_role("button", name="Try again").click()
-    expect(page.locator(".answer").last.get_by_role("alert")).to_contain_text("must be at least 1")
-    assert page.locator(".answer").count() == 1
-
-
 def test_a_cut_link_is_seen_and_the_answer_resumes_as_if_nothing_had_been(
     page: Page, suite: EmbeddedSuite, thread: LoopThread
 ) -> None:
@@ -231,16 +221,6 @@ def test_documents_of_two_sides_have_their_colours(
     assert {"device", "cloud", "both"} & {each.split()[1] for each in kinds}
     expect(answer.get_by_text("What left the device")).to_be_visible()
     picture(page, pictures, "page-documents")
-
-
-def test_a_dropped_file_is_used_as_one_of_the_device(page: Page) -> None:
-    secret = "The quokka Zebulon sleeps in the blue cupboard of the third floor. " * 3
-    file = FilePayload(name="zebulon.md", mimeType="text/markdown", buffer=secret.encode())
-    page.get_by_label("Drop files here").set_input_files([file])
-    expect(page.get_by_text("zebulon.md added")).to_be_visible()
-    choose(page, "dragon-coupled", tokens=16)
-    answer = ended(ask(page, "Where does the quokka Zebulon sleep?"))
-    expect(answer.get_by_text("of the device (zebulon.md")).to_be_visible()
 
 
 @pytest.fixture(scope="module")

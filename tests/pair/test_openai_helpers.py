@@ -107,22 +107,6 @@ async def test_a_loop_with_two_tools(client: AsyncOpenAI, preset: str) -> None:
     assert last.choices[0].message.tool_calls is None
 
 
-NAMED: Any = {"type": "function", "function": {"name": "add"}}
-
-
-@pytest.mark.parametrize(("choice", "reason"), [(NAMED, "stop"), ("required", "tool_calls")])
-async def test_a_forced_call_ends_the_answer(client: AsyncOpenAI, choice: Any, reason: str) -> None:
-    """Whatever the model would go on with, and without being told that one call is enough."""
-    for seed in range(2):
-        answer = await client.chat.completions.create(
-            **asking(tools=TOOLS) | {"seed": seed}, tool_choice=choice
-        )
-        (call,) = answer.choices[0].message.tool_calls or []
-        assert answer.choices[0].finish_reason == reason
-        assert call.type == "function"
-        jsonschema_rs.validate(FUNCTIONS[call.function.name], json.loads(call.function.arguments))
-
-
 async def test_a_named_tool_is_parsed_as_its_class(client: AsyncOpenAI) -> None:
     """What Instructor asks for in its mode TOOLS, and `parse` reads."""
     answer = await client.chat.completions.parse(
@@ -151,16 +135,6 @@ async def test_an_answer_is_continued_where_it_was_cut(client: AsyncOpenAI) -> N
         assert (begin + rest).startswith(whole[: len(begin) + 10])
 
 
-async def test_arguments_are_parsed_as_the_class_of_the_tool(client: AsyncOpenAI) -> None:
-    answer = await client.chat.completions.parse(
-        **asking(parallel_tool_calls=False),
-        tools=[openai.pydantic_function_tool(Step)],
-        tool_choice="required",
-    )
-    (call,) = answer.choices[0].message.tool_calls or []
-    assert isinstance(call.function.parsed_arguments, Step)
-
-
 async def test_calls_are_streamed_in_parts(client: AsyncOpenAI) -> None:
     body = asking(tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     whole = (await client.chat.completions.create(**body)).choices[0].message.tool_calls or []
@@ -175,66 +149,3 @@ async def test_calls_are_streamed_in_parts(client: AsyncOpenAI) -> None:
         *(whole[0].function.name, whole[0].function.arguments)
     ]
     assert "".join(part.arguments_delta for part in parts) == call.function.arguments
-
-
-async def test_a_structured_answer_is_streamed(client: AsyncOpenAI) -> None:
-    async with client.chat.completions.stream(**asking(), response_format=Plan) as stream:
-        async for event in stream:
-            if event.type == "content.delta":
-                assert isinstance(event.snapshot, str)
-        final = await stream.get_final_completion()
-    assert isinstance(final.choices[0].message.parsed, Plan)
-
-
-async def test_a_model_that_may_call_answers_with_text_or_with_calls(client: AsyncOpenAI) -> None:
-    for seed in range(2):
-        answer = await client.chat.completions.create(
-            **asking(tools=TOOLS, max_tokens=48) | {"seed": seed}
-        )
-        message = answer.choices[0].message
-        assert "<tool_call>" not in (message.content or "")
-        assert message.content or message.tool_calls
-
-
-async def test_vllms_words_mean_the_same(client: AsyncOpenAI) -> None:
-    texts = []
-    for extra in (
-        {"guided_choice": ["yes", "no"]},
-        {"structured_outputs": {"regex": "yes|no"}},
-        {"guided_grammar": 'start: "yes" | "no"'},
-    ):
-        answer = await client.chat.completions.create(**asking(), extra_body=extra)
-        texts.append(answer.choices[0].message.content)
-    assert texts[0] in ("yes", "no")
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(
-            **asking(), extra_body={"guided_json": {"type": "shape"}}
-        )
-    assert refused.value.param == "guided_json"
-    bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "shape"}}}]
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(**asking(tools=bad))
-    assert refused.value.param == "tools"
-
-
-async def test_a_tool_with_an_unusual_schema_takes_no_other_with_it(client: AsyncOpenAI) -> None:
-    """As pydantic writes a set and a path, and zod an address; `strict` asks for all of it."""
-    unusual = {
-        "type": "object",
-        "properties": {
-            "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
-            "file": {"type": "string", "format": "path", "maxLength": 8},
-            "mail": {"type": "string", "pattern": r"^(?!\.)[a-z]+@x\.org$", "maxLength": 12},
-        },
-        "required": [],
-        "additionalProperties": False,
-    }
-    function: dict[str, Any] = {"name": "file", "parameters": unusual}
-    tools: Any = [*TOOLS, {"type": "function", "function": function}]
-    answer = await client.chat.completions.create(**asking(tools=tools), tool_choice=NAMED)
-    assert answer.choices[0].message.tool_calls
-    function["strict"] = True
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(**asking(tools=tools))
-    assert refused.value.param == "tools"
-    assert "tools: the schema of 'file': not supported in a JSON schema" in refused.value.message

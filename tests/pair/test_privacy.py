@@ -37,14 +37,14 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.listed_tokens import likeliest_first
 from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SideDraftFrame
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.verifier.v1 import verifier_pb2
 from tests.long_runs import LONG
-from tests.services.retriever_peer import retriever
 from tests.services.scripted_suite import started
-from tests.services.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
+from tests.services.two_sided_suite import retriever
+from tests.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
 
 ANSWERS = 30
 FEW_ANSWERS = 12

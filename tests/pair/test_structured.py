@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import jsonschema_rs
 import pytest
 import pytest_asyncio
 
 from tandem.backends.interface import ForwardRequest, Logits
-from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.net.status import Rejected
 from tandem.netem.link_model import shape_from
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
@@ -115,59 +112,6 @@ async def test_every_preset_keeps_to_a_regular_expression(pair: ModelPair, prese
         found = await answers(client, [asking(preset, grammar, seed=seed) for seed in range(2)])
     assert all(re.fullmatch(expression, answer.text) for answer in found), found
     assert {each.summary.finish_reason for each in found if each.summary} == {"stop"}
-
-
-async def test_what_a_grammar_forces_is_drafted_without_the_model(pair: ModelPair) -> None:
-    """All but a letter is decided; a greedy draft of another text would be rejected."""
-    schema = {
-        "type": "object",
-        "properties": {"a_long_name_of_a_property": {"enum": ["a"]}, "another": {"const": 1}},
-        "required": ["a_long_name_of_a_property", "another"],
-        "additionalProperties": False,
-    }
-    sampling = SamplingParams(temperature=0.0)
-    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
-        answer = await client.generate(asking("dsd", by_schema(schema), sampling=sampling))
-        alone = await client.generate(asking("ar", by_schema(schema), sampling=sampling))
-    assert json.loads(answer.text) == {"a_long_name_of_a_property": "a", "another": 1}
-    assert alone.token_ids == answer.token_ids
-    assert alone.summary is not None
-    assert alone.summary.target_passes < len(alone.token_ids) / 3, "nor does the cloud need any"
-    assert answer.summary is not None
-    assert answer.summary.accepted == answer.summary.drafted > 8
-
-
-async def test_a_lark_grammar_and_other_processors_go_together(pair: ModelPair) -> None:
-    grammar = Grammar(GrammarKind.LARK, 'start: "(" start ")" | /[01]{3}/')
-    banned = tuple(pair.tokenizer.encode("("))
-    asked = asking(
-        "coupled", grammar, processors=Processors(grammar=grammar, banned_token_ids=banned)
-    )
-    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
-        answer = await client.generate(asked)
-    assert re.fullmatch("[01]{3}", answer.text)
-
-
-@pytest.mark.parametrize(
-    ("kind", "source"),
-    [
-        (GrammarKind.REGEX, "["),
-        (GrammarKind.LARK, "start: missing"),
-        (GrammarKind.JSON_SCHEMA, "{"),
-        (GrammarKind.JSON_SCHEMA, '{"type": "shape"}'),
-        (GrammarKind.JSON_SCHEMA, '{"not": {"type": "string"}}'),
-        (GrammarKind.JSON_SCHEMA, '{"$ref": "http://localhost:1/schema"}'),
-        (GrammarKind.JSON_SCHEMA, '{"type": "array", "items": ' * 3000 + "{}" + "}" * 3000),
-        (GrammarKind.REGEX, "a" * 70_000),
-    ],
-)
-async def test_what_cannot_be_followed_is_refused(
-    pair: ModelPair, kind: GrammarKind, source: str
-) -> None:
-    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
-        with pytest.raises(Rejected, match="grammar") as refused:
-            await client.generate(asking("coupled", Grammar(kind, source)))
-    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_answers_from_two_sides_keep_to_their_schema(pair: ModelPair, tmp_path: Path) -> None:

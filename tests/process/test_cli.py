@@ -16,12 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import main
-from tandem.core.probs import SamplingParams
 from tandem.demo import demo_folder
-from tandem.generation.client import AggregatorClient
-from tandem.generation.request import GenerationRequest
-from tandem.specdec.messages import GenerationParams
-from tandem.specdec.presets import PRESETS
 from tests.process.running_suite import (
     TANDEM,
     TESTING,
@@ -35,7 +30,7 @@ from tests.process.running_suite import (
     tandem,
     wait_for_end,
 )
-from tests.unit.cli.screen import Screen, obey_terminal
+from tests.unit.cli.screen import obey_terminal
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -88,25 +83,6 @@ def one_line(words: str) -> str:
     return words
 
 
-async def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None:
-    """By the command line for two of them; a process each for all would show nothing more. Split
-    inference needs the target's layers at the drafter, which this one has not."""
-    alone = suite.generate("--preset", "ar", *GREEDY)
-    assert alone["tokens"] == len(alone["token_ids"]) > 0
-    answer = suite.generate("--preset", "dssd", *GREEDY)
-    assert (answer["preset"], answer["text"]) == ("dssd", alone["text"])
-    async with AggregatorClient(suite.endpoint) as client:
-        for preset in (name for name, one in PRESETS.items() if not one.split_layers):
-            generated = await client.generate(
-                GenerationRequest(
-                    PROMPT[-1],
-                    preset,
-                    GenerationParams(sampling=SamplingParams(temperature=0.0), max_tokens=48),
-                )
-            )
-            assert generated.text == alone["text"], preset
-
-
 def test_an_embedded_suite_needs_no_service_and_no_particular_folder(
     greedy_text: str, tmp_path: Path
 ) -> None:
@@ -129,22 +105,6 @@ def test_the_http_api_answers_as_the_command_line_does(suite: Up) -> None:
     (choice,) = answer.json()["choices"]
     flags = ("--prompt", "Tom has 3 apples.", "--max-tokens", "12", "--seed", "4")
     assert choice["message"]["content"] == suite.generate(*flags)["text"]
-
-
-def test_people_get_text_on_one_stream_and_figures_on_the_other(
-    suite: Up, greedy_text: str
-) -> None:
-    ended = tandem(*asking(suite, *GREEDY))
-    assert ended.returncode == 0
-    assert ended.stdout.rstrip("\n") == greedy_text.rstrip("\n")
-    assert " tokens/s, " in one_line(ended.stderr)
-    plain, figures, choice, sampling = tandem(
-        *asking(suite, *GREEDY, "--verbose", "--no-memory")
-    ).stderr.splitlines()
-    assert " tokens/s, " in plain
-    assert "bytes per token" in figures
-    assert choice.startswith("auto: ")
-    assert sampling.startswith("sampling: temperature 0,")
 
 
 def test_an_interrupted_answer_frees_the_memory_on_both_sides(suite: Up, metrics_port: int) -> None:
@@ -209,21 +169,6 @@ def on_terminal(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     return process, ours
 
 
-def test_on_a_terminal_the_status_comes_and_goes(suite: Up, greedy_text: str) -> None:
-    process, terminal = on_terminal(*asking(suite, *GREEDY))
-    shown = read_terminal(terminal).decode()
-    assert process.wait(TIMEOUT_S) == 0
-    os.close(terminal)
-    assert "auto | " in shown
-    screen = Screen(rows=40, columns=60)
-    screen.write(shown)
-    seen = screen.text()
-    assert "auto | " not in seen
-    assert "tokens/s, " in seen.replace("\n", "")
-    begun = greedy_text.strip().split("\n")[0][:60].rstrip()
-    assert begun in seen
-
-
 def test_control_c_on_a_terminal(suite: Up) -> None:
     process, terminal = on_terminal(*asking(suite, *LONG))
     read_terminal(terminal, until=b"tokens/s")
@@ -232,14 +177,6 @@ def test_control_c_on_a_terminal(suite: Up) -> None:
     assert process.wait(TIMEOUT_S) == 130
     os.close(terminal)
     suite.wait_until_freed()
-
-
-def test_doctor_finds_both_ends(suite: Up) -> None:
-    ended = tandem("doctor", "--endpoint", suite.endpoint, "--json")
-    checks = {check["name"]: check for check in json.loads(ended.stdout)["checks"]}
-    assert ended.returncode == 0
-    assert checks["both ends"]["ok"]
-    assert "demo-target" in checks["cloud"]["found"]
 
 
 def test_a_link_of_ones_own(suite: Up) -> None:
@@ -342,25 +279,6 @@ def test_a_port_in_use(taken: str) -> None:
         assert ended.returncode == 1, arguments
         assert f"127.0.0.1:{taken}" in one_line(ended.stderr)
         assert ended.stdout == ""
-
-
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    for arguments in (
-        ("generate", "--prompt", "x", "--target", str(tmp_path)),
-        ("serve", "verifier", "--insecure", "--port", "0", "--model", str(tmp_path)),
-    ):
-        ended = tandem(*arguments)
-        assert ended.returncode == 1, arguments
-        assert f"{tmp_path} has no config.json" in one_line(ended.stderr)
-
-
-def test_a_service_has_its_own_flags() -> None:
-    shown = tandem("serve", "aggregator", "--help").stdout
-    assert shown.startswith("Usage: tandem serve aggregator ")
-    assert "--max-running" in shown
-    refused = tandem("serve", "aggregator", "--port", "x")
-    assert refused.returncode == 2
-    assert "--port" in one_line(refused.stderr)
 
 
 @pytest.mark.parametrize(("encoding", "written"), [("latin-1", b"?\xe9?\n"), ("ascii", b"???\n")])

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from tandem.cli import main
 from tandem.net.process import run_service
 from tests.process.service_process import ROOT, ServiceProcess, free_port
-from tests.services.health import health_of
+from tests.services.scripted_suite import health_of
 
 SERVICES = sorted(path.parent.name for path in ROOT.glob("tandem/services/*/__main__.py"))
 

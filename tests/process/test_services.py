@@ -9,31 +9,24 @@ import asyncio
 import json
 import signal
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.net.process import run_service
-from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
-from tandem.settings import ServiceSettings
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
-from tests.process.service_process import ROOT, ServiceProcess, free_port
+from tests.process.service_process import ServiceProcess, free_port
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started
 
-DRAFT = str(ROOT / "models" / "demo-draft")
 SCRIPTED = ("--engine", "scripted", "--model", "1")
 SECRET = "quokka Zanzibar"
 PROMPT = f"Once the {SECRET} had been seen,"
@@ -147,33 +140,6 @@ async def test_answers_are_logged_and_measured_but_not_what_was_said(services: S
             assert json.dumps(private)[1:-1] not in process.log()
 
 
-async def test_metrics_are_served(services: Services) -> None:
-    async with AggregatorClient(services.address) as client:
-        generated = await client.generate(request("dssd", max_tokens=10))
-    assert generated.summary is not None
-    verifier, drafter, aggregator = (_metrics(port) for port in services.metrics_ports)
-    assert any(
-        name.startswith("tandem_verify_step_seconds_count") and 'preset="dssd"' in name and value
-        for name, value in verifier.items()
-    )
-    labels = '{model_name="scripted",preset="dssd",side="device"}'
-    assert drafter[f"tandem_spec_decode_num_draft_tokens_total{labels}"] >= (
-        generated.summary.drafted
-    )
-    assert any(
-        name.startswith("tandem_time_to_first_token_seconds_count") and value
-        for name, value in aggregator.items()
-    )
-    assert all(name.startswith("tandem_") for name in (*verifier, *drafter) if "sessions" in name)
-
-
-def _metrics(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in samples}
-
-
 async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
     """SIGKILL in the middle of an answer of every exact preset; another process takes the port."""
     requests = [  # without a memory, from which the second answers would be there at once
@@ -239,13 +205,6 @@ BAD_STARTS = [
     ("retriever", ("--decoder", "nowhere"), {}, "--decoder: must be HOST:PORT"),
 ]
 """One of each service, and of each way to be wrong; the others end in the same place."""
-BAD_SETTINGS: list[tuple[type[ServiceSettings], tuple[str, ...], dict[str, str], str]] = [
-    (DrafterSettings, (), {"TANDEM_PROT": "1"}, "TANDEM_PROT"),
-    (AggregatorSettings, (), {"TANDEM_MAX_RUNNING": "0"}, "TANDEM_MAX_RUNNING"),
-    (AggregatorSettings, ("--port", "65536"), {}, "--port"),
-    (AggregatorSettings, ("--config", "nowhere.toml"), {}, "nowhere.toml"),
-    (AggregatorSettings, ("--drafter", "nowhere"), {}, "--drafter: must be HOST:PORT"),
-]
 
 
 @pytest.mark.parametrize(("name", "flags", "environment", "named"), BAD_STARTS)
@@ -254,40 +213,6 @@ def test_bad_settings_end_it_with_one_line_that_names_the_cause(
 ) -> None:
     with ServiceProcess(f"tandem.services.{name}", *flags, environment=environment) as process:
         assert named in process.refusal(2)
-
-
-@pytest.mark.parametrize(("model", "flags", "environment", "named"), BAD_SETTINGS)
-def test_so_do_other_bad_settings(
-    model: type[ServiceSettings],
-    flags: tuple[str, ...],
-    environment: dict[str, str],
-    named: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Refused in this process, before anything is built."""
-    for variable, value in environment.items():
-        monkeypatch.setenv(variable, value)
-    with pytest.raises(SystemExit) as ended:
-        run_service(model, not_built, "device", (*flags, "--insecure"))
-    told = capsys.readouterr()
-    assert (ended.value.code, told.out) == (2, "")
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    assert named in told.err
-
-
-def not_built(settings: ServiceSettings, metrics: Metrics) -> NoReturn:
-    raise AssertionError(f"built of {settings}")
-
-
-def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes(Path(DRAFT, name).read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    flags = ("--port", "0", "--model", str(tmp_path))
-    with ServiceProcess("tandem.services.drafter", *flags) as broken:
-        assert str(tmp_path) in broken.refusal(1)
 
 
 def test_a_port_in_use_ends_with_one_line() -> None:

@@ -15,7 +15,7 @@ from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
-from tandem.net.lifecycle import RunningService
+from tandem.net.lifecycle import RunningService, Service
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import Cancel, Ping
@@ -24,7 +24,9 @@ from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, Documents
 from tandem.two_sided.decoding.document_jobs import side_probs
 from tandem.two_sided.protocol.decoder_machine import probs_sampling
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodingOpen,
@@ -32,13 +34,11 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
-from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side, document_weights
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
-from tests.services.scripted_suite import started
+from tests.services.scripted_suite import serving
 
 VOCABULARY = 64
 CONTEXT = 128
@@ -90,22 +90,15 @@ async def decoder(
     engine = engine or scripted()
     documents = documents or Documents(TOKENIZER)
     metrics = Metrics(new_registry(), "cloud" if place == "verifier" else "device")
+    service: Service
     if place == "verifier":
-        running = await started(
-            VerifierServicer(
-                engine, VerifierLimits(max_sessions, kv_budget_bytes), metrics, documents=documents
-            )
-        )
+        limits = VerifierLimits(max_sessions, kv_budget_bytes)
+        service = VerifierServicer(engine, limits, metrics, documents=documents)
     else:
-        limits = DrafterLimits(max_sessions, kv_budget_bytes)
-        nobody = "127.0.0.1:1"
-        running = await started(
-            DrafterServicer(engine, TOKENIZER, nobody, limits, metrics, documents=documents)
-        )
-    try:
+        room, nobody = DrafterLimits(max_sessions, kv_budget_bytes), "127.0.0.1:1"
+        service = DrafterServicer(engine, TOKENIZER, nobody, room, metrics, documents=documents)
+    async with serving(service, drain_s=TIMEOUT_S) as running:
         yield OneDecoder(running, engine, metrics)
-    finally:
-        await running.drain(TIMEOUT_S)
     assert engine.kv_bytes_in_use == 0
 
 

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.backends.interface import Engine
-from tandem.generation.client import AggregatorClient
-from tandem.net.access import ServerAccess
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.access import ClientAccess, ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
@@ -21,12 +24,14 @@ from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.cloud_drafts import CloudDraftModel
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.context_engine import Distribution
 from tandem.testing.scripted import (
     ScriptedEngine,
@@ -37,6 +42,7 @@ from tandem.testing.scripted import (
 )
 from tandem.text import Tokenizer
 from tandem.two_sided.interface import Documents
+from tandem_api.common.v1.generation_pb2 import Summary
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -72,11 +78,31 @@ class Suite:
         moment."""
         engines = [self.target, self.draft, *([self.cloud_draft] if self.cloud_draft else ())]
         services = [each.service for each in (self.aggregator, self.drafter, self.verifier)]
-        async with asyncio.timeout(timeout_s):
-            while any(engine.sessions_open or engine.kv_bytes_in_use for engine in engines) or any(
-                service.open_requests for service in services
-            ):
-                await asyncio.sleep(0.005)
+        await until(
+            lambda: (
+                not any(each.sessions_open or each.kv_bytes_in_use for each in engines)
+                and not any(service.open_requests for service in services)
+            ),
+            timeout_s,
+        )
+
+
+async def until(reached: Callable[[], object], timeout_s: float = IDLE_S) -> None:
+    """Wait for what happens meanwhile. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not reached():
+            await asyncio.sleep(0.005)
+
+
+def summary_of(answer: Generated) -> Summary:
+    """The summary of an answer, which has ended."""
+    assert answer.summary is not None
+    return answer.summary
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float:
+    """The number of a series of this side; 0 where nothing was counted."""
+    return metrics.registry.get_sample_value(name, {"side": metrics.side, **labels}) or 0.0
 
 
 @cache
@@ -118,6 +144,49 @@ async def started(
 
 
 @asynccontextmanager
+async def serving(
+    service: Service, port: int = 0, access: ServerAccess | None = None, drain_s: float = 0.5
+) -> AsyncIterator[RunningService]:
+    """A service that is drained at the end, whatever comes."""
+    running = await started(service, port, access)
+    try:
+        yield running
+    finally:
+        await running.drain(drain_s)
+
+
+async def begun(client: AggregatorClient, wanted: GenerationRequest) -> asyncio.Task[Generated]:
+    """The answer under way, once its first token is there."""
+    committing = asyncio.Event()
+
+    async def follow() -> Generated:
+        result = Generated()
+        async for result in client.stream(wanted):
+            if result.token_ids:
+                committing.set()
+        return result
+
+    task = asyncio.create_task(follow())
+    waiting = asyncio.create_task(committing.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return task
+
+
+async def answer_over(
+    link: TcpLinkEmulator, client: AggregatorClient, wanted: GenerationRequest, every: int = 12
+) -> Generated:
+    """The answer over a link whose connections are dropped twice, after `every` tokens and after
+    as many more."""
+    drops, answer = 0, Generated()
+    async for answer in client.stream(wanted):
+        if len(answer.token_ids) > every * (drops + 1) and drops < 2:
+            link.drop()
+            drops += 1
+    return answer
+
+
+@asynccontextmanager
 async def scripted_suite(
     verifier_limits: VerifierLimits | None = None,
     drafter_limits: DrafterLimits | None = None,
@@ -132,12 +201,17 @@ async def scripted_suite(
     cloud_draft: Engine | None = None,
     drafts_in_cloud: bool = True,
     target_pass_times: PassTimes | None = None,
+    access: Callable[[str], ServerAccess | None] = lambda service: None,
+    shown: Callable[[str], ClientAccess | None] = lambda caller: None,
+    tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
+    public_prompts: PublicPrompts | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
     first layers. `memory`: what the drafter remembers; None: nothing. `hook`: of the
     drafter. `drafts_in_cloud`: the verifier has a draft model, `cloud_draft` or a
-    scripted one."""
+    scripted one. `access` and `tracing`: of a service; `shown`: by "drafter", "aggregator" or
+    "client"."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -156,8 +230,9 @@ async def scripted_suite(
                 documents=documents,
                 cloud_draft=own,
                 pass_times=target_pass_times,
+                tracing=tracing("verifier"),
             )
-            running.append(verifier := await started(verifying))
+            running.append(verifier := await started(verifying, access=access("verifier")))
             address = verifier.target
             if path is not None:
                 address = await stack.enter_async_context(path(address))
@@ -171,16 +246,21 @@ async def scripted_suite(
                 address,
                 limits,
                 edge,
+                shown("drafter"),
+                tracing=tracing("drafter"),
+                public_prompts=public_prompts,
                 split=split,
                 memory=remembered,
                 hook=hooked,
             )
-            running.append(drafter := await started(servicing))
+            running.append(drafter := await started(servicing, access=access("drafter")))
             settings = settings or default_settings()
             settings = settings.model_copy(update={"drafter": drafter.target})
-            servicer = AggregatorServicer(settings, front)
-            running.append(aggregator := await started(servicer))
-            async with AggregatorClient(aggregator.target) as client:
+            servicer = AggregatorServicer(
+                settings, front, shown("aggregator"), tracing("aggregator")
+            )
+            running.append(aggregator := await started(servicer, access=access("aggregator")))
+            async with AggregatorClient(aggregator.target, access=shown("client")) as client:
                 services = (verifier, drafter, aggregator, servicer)
                 yield Suite(
                     *services,
@@ -220,3 +300,23 @@ async def listening(server: grpc.aio.Server) -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+TIMEOUT_S = 60.0
+
+
+def health_stub(channel: grpc.aio.Channel) -> Any:
+    """The published types know neither the methods of this stub nor asynchronous channels."""
+    stub: Any = health_pb2_grpc.HealthStub
+    return stub(channel)
+
+
+async def health_of(target: str, service: str = "") -> str:
+    """SERVING, NOT_SERVING, or the status code of a call that failed."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service=service)
+            answer = await health_stub(channel).Check(request, timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

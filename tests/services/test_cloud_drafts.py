@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,21 +15,21 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
+from tests.services.scripted_engines import NotingEngine
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
-    Suite,
     draft_engine,
     draft_probs,
-    emulated,
+    sample,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -59,15 +59,6 @@ def slow_target() -> PacedEngine:
     return PacedEngine(target_engine(), 0.01, 0.0)
 
 
-def cloud_metric(suite: Suite, name: str) -> float:
-    return sum(
-        sample.value
-        for metric in suite.cloud_metrics.registry.collect()
-        for sample in metric.samples
-        if sample.name == name
-    )
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperature: float) -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
@@ -77,8 +68,7 @@ async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperat
             assert answer.token_ids == alone.token_ids, asked
         by_model = await suite.client.generate(asking(temperature=temperature))
         await suite.idle()
-    summary = by_model.summary
-    assert summary is not None
+    summary = summary_of(by_model)
     assert 0 < summary.cloud_accepted < summary.cloud_drafted
     assert (summary.drafted, summary.accepted, summary.rounds) == (0, 0, 0)
     assert summary.target_passes <= 40 - summary.cloud_accepted
@@ -86,48 +76,16 @@ async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperat
     assert by_model.token_sources.count("target") == 40 - summary.cloud_accepted
 
 
-class CountingTarget(PacedEngine):
-    """Notes how many sessions each pass is for while four are open."""
-
-    def __init__(self) -> None:
-        super().__init__(target_engine(), 0.12, 0.0)
-        self.sessions: list[int] = []
-
-    def forward(
-        self, requests: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        if self.sessions_open == 4:
-            self.sessions.append(len(requests))
-        return super().forward(requests, cancelled)
-
-
-async def test_sessions_whose_drafts_come_soon_are_in_the_same_passes() -> None:
-    """They begin at different times, and would take turns: half of them in each pass."""
-    target = CountingTarget()
-    draft = PacedEngine(draft_engine(), 0.001, 0.0)
-
-    async with scripted_suite(target=target, cloud_draft=draft) as suite:
-
-        async def answer(number: int) -> None:
-            await asyncio.sleep(0.08 * number)
-            await suite.client.generate(asking(max_tokens=50).with_fields(seed=number))
-
-        await asyncio.gather(*map(answer, range(4)))
-    together = sum(sessions == 4 for sessions in target.sessions)
-    assert together > max(3, len(target.sessions) / 3), target.sessions
-
-
 async def test_no_draft_crosses_the_link() -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
-        alone = (await suite.client.generate(asking("ar"))).summary
-        drafted = (await suite.client.generate(asking())).summary
-        assert alone is not None
-        assert drafted is not None
-        assert drafted.uplink_bytes - alone.uplink_bytes <= 16, "what the opening asks for"
-        assert drafted.downlink_bytes < alone.downlink_bytes, "fewer messages with more tokens"
-        judged = cloud_metric(suite, "tandem_spec_decode_num_cloud_draft_tokens_total")
-        accepted = cloud_metric(suite, "tandem_spec_decode_num_cloud_accepted_tokens_total")
-        assert (judged, accepted) == (drafted.cloud_drafted, drafted.cloud_accepted)
+        alone = summary_of(await suite.client.generate(asking("ar")))
+        drafted = summary_of(await suite.client.generate(asking()))
+    assert drafted.uplink_bytes - alone.uplink_bytes <= 16, "what the opening asks for"
+    assert drafted.downlink_bytes < alone.downlink_bytes, "fewer messages with more tokens"
+    told = partial(sample, suite.cloud_metrics, model_name="scripted", preset="cloud-draft")
+    judged = told("tandem_spec_decode_num_cloud_draft_tokens_total")
+    accepted = told("tandem_spec_decode_num_cloud_accepted_tokens_total")
+    assert (judged, accepted) == (drafted.cloud_drafted, drafted.cloud_accepted)
 
 
 async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None:
@@ -141,9 +99,8 @@ async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None
     async with scripted_suite(target=PacedEngine(target, 0.01, 0.0)) as suite:
         answer = await suite.client.generate(asking(*LOOKUP, prompt="abcde"))
         await suite.idle()
-    assert answer.summary is not None
-    assert answer.summary.cloud_accepted > 20
-    assert answer.summary.target_passes < 20
+    assert summary_of(answer).cloud_accepted > 20
+    assert summary_of(answer).target_passes < 20
     assert "cloud_draft" in answer.token_sources
 
 
@@ -166,36 +123,6 @@ async def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
         assert len((await suite.client.generate(asking("ar"))).token_ids) == 40
 
 
-async def test_any_preset_whose_cloud_goes_on_alone_may_ask_for_them() -> None:
-    async with scripted_suite(cloud_draft=draft_engine()) as suite:
-        alone = await suite.client.generate(asking("ar"))
-        for preset in ("ar", "stream", "auto"):
-            request = asking(preset, "cloud_drafts=model", "cloud_draft_length=2")
-            assert (await suite.client.generate(request)).token_ids == alone.token_ids, preset
-        with pytest.raises(Rejected, match="cloud_drafts") as refused:
-            await suite.client.generate(asking("coupled", "cloud_drafts=model"))
-        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_the_rejection_rule_gives_one_text_for_a_seed_also_where_a_link_breaks() -> None:
-    links: list[TcpLinkEmulator] = []
-    request = asking("cloud-draft", "acceptance=rejection")
-    async with scripted_suite(cloud_draft=draft_engine()) as suite:
-        whole = await suite.client.generate(request)
-    assert "cloud_draft" in whole.token_sources
-    way = lambda address: emulated(address, links, 0.005)  # noqa: E731
-    async with scripted_suite(path=way, cloud_draft=draft_engine()) as suite:
-        cuts = 0
-        async for answer in suite.client.stream(request):
-            if len(answer.token_ids) > 8 * (cuts + 1) and cuts < 2:
-                links[0].drop()
-                cuts += 1
-        await suite.idle()
-    assert answer.token_ids == whole.token_ids
-    assert answer.summary is not None
-    assert answer.summary.resumes > 0
-
-
 async def test_penalties_change_both_models_alike() -> None:
     penalised = Processors(frequency_penalty=1.5, repetition_penalty=1.3)
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
@@ -203,8 +130,7 @@ async def test_penalties_change_both_models_alike() -> None:
         plain = await suite.client.generate(asking("ar"))
         drafted = await suite.client.generate(asking(processors=penalised))
     assert drafted.token_ids == alone.token_ids != plain.token_ids
-    assert drafted.summary is not None
-    assert drafted.summary.cloud_accepted > 0
+    assert summary_of(drafted).cloud_accepted > 0
 
 
 async def test_its_keys_and_values_are_part_of_what_a_session_takes() -> None:
@@ -268,16 +194,6 @@ async def test_a_draft_model_with_a_short_context_drafts_as_far_as_it_reads() ->
     assert "cloud_draft" not in answer.token_sources[20:]
 
 
-async def test_sessions_draft_in_shared_steps() -> None:
-    cloud_draft = draft_engine()
-    async with scripted_suite(target=slow_target(), cloud_draft=cloud_draft) as suite:
-        requests = [asking(prompt=f"{number} {REPEATING}") for number in range(6)]
-        together = await asyncio.gather(*map(suite.client.generate, requests))
-        alone = [await suite.client.generate(request) for request in requests]
-        await suite.idle()
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
-
-
 async def test_describe_says_what_a_session_may_ask_for() -> None:
     for model, kinds in (
         (draft_engine(), [pb.CLOUD_DRAFTS_MODEL, pb.CLOUD_DRAFTS_LOOKUP]),
@@ -302,10 +218,8 @@ async def test_auto_takes_the_verifier_s_draft_model_where_it_has_one() -> None:
         without = await suite.client.generate(asking("auto", "cloud_drafts=none"))
         await suite.idle()
     assert answer.token_ids == alone.token_ids == without.token_ids
-    assert answer.summary is not None
-    assert without.summary is not None
-    assert answer.summary.cloud_accepted > 0
-    assert without.summary.cloud_drafted == 0
+    assert summary_of(answer).cloud_accepted > 0
+    assert summary_of(without).cloud_drafted == 0
 
 
 async def test_auto_has_no_draft_model_loaded_that_only_others_demand() -> None:
@@ -329,26 +243,12 @@ async def test_auto_goes_without_where_no_memory_is_to_spare_for_the_draft_model
     limits = VerifierLimits(kv_budget_bytes=room)
     passes = []
     for memory in (limits, VerifierLimits()):
-        cloud_draft = Counting()
+        cloud_draft = NotingEngine(draft_engine())
         async with scripted_suite(
             verifier_limits=memory, target=slow_target(), cloud_draft=cloud_draft
         ) as suite:
             answer = await suite.client.generate(asking("auto"))
             assert len(answer.token_ids) == 40
             await suite.idle()
-        passes.append(cloud_draft.passes)
+        passes.append(len(cloud_draft.batches))
     assert passes[0] == 0 < passes[1]
-
-
-class Counting(ScriptedEngine):
-    """A draft model that counts its passes."""
-
-    def __init__(self) -> None:
-        super().__init__(VOCABULARY, draft_probs(), context_length=CONTEXT)
-        self.passes = 0
-
-    def forward(
-        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        self.passes += 1
-        return super().forward(batch, cancelled)

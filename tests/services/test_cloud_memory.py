@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,7 +12,6 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from tandem.core.probs import SamplingParams
 from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -31,8 +29,10 @@ from tests.services.scripted_suite import (
     Suite,
     draft_engine,
     scripted_suite,
-    started,
+    serving,
+    summary_of,
     target_engine,
+    until,
 )
 from tests.services.test_fair_shares import Unguarded
 from tests.services.two_sided_suite import TOKENS, two_sides
@@ -41,7 +41,6 @@ from tests.services.verifier_peer import TIMEOUT_S, EdgePeer, opening
 
 REMEMBERING = VerifierLimits(memory=MemoryLimits())
 PARAMS = GenerationParams(max_tokens=40, seed=3, ignore_eos=True)
-GREEDY = replace(PARAMS, sampling=SamplingParams(temperature=0.0))
 LOOKUP = ("cloud_drafts=lookup", "cloud_draft_length=10")
 """Of `cloud-draft`: drafts that need no model."""
 
@@ -70,8 +69,7 @@ async def suite_with(
 async def remembered(verifier: RunningService) -> None:
     """Until all that has ended there is remembered."""
     service: Any = verifier.service
-    while service.open_requests:
-        await asyncio.sleep(0.002)
+    await until(lambda: not service.open_requests)
     if service._memory is not None:
         await service._memory.learned()
 
@@ -90,13 +88,7 @@ async def asked(
 
 
 def passes(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.target_passes
-
-
-def drafted(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.cloud_drafted
+    return summary_of(answer).target_passes
 
 
 @pytest.mark.parametrize("preset", ["", "cloud-draft"])
@@ -152,11 +144,8 @@ async def test_tenants_share_nothing() -> None:
 
 async def test_edges_share_nothing_though_they_name_the_same_tenant() -> None:
     servicer = VerifierServicer(slow_target(), REMEMBERING, Metrics(new_registry(), "cloud"))
-    verifier = await started(servicer, access=Unguarded())
-    try:
+    async with serving(servicer, access=Unguarded()) as verifier:
         taken = [await passes_of(verifier, edge) for edge in ("one", "other", "one", "other")]
-    finally:
-        await verifier.drain(0.5)
     assert taken[0] == taken[1]
     assert taken[2] == taken[3] < 0.6 * taken[0]
 
@@ -200,24 +189,6 @@ async def test_tenants_that_the_edge_does_not_tell_apart_are_not_remembered() ->
         assert passes(again) == passes(first)
         named = [await asked(suite, tenant=b"alice") for _ in range(2)]
     assert passes(named[1]) < 0.6 * passes(named[0])
-
-
-async def test_where_drafts_decide_the_text_a_seed_gives_the_same_text_again() -> None:
-    """Under rejection sampling; whoever wants the speed instead says so."""
-    rejection = ("acceptance=rejection",)
-    async with suite_with() as suite:
-        first, again = [await asked(suite, overrides=rejection) for _ in range(2)]
-        assert first.token_ids == again.token_ids
-        assert passes(first) == passes(again)
-        faster = (
-            "acceptance=rejection",
-            "recalls=true",
-        )
-        recalled = await asked(suite, overrides=faster)
-        assert drafted(recalled) > drafted(first), "tried, and right as often as the target says it"
-        greedy = [await asked(suite, params=GREEDY, overrides=rejection) for _ in range(2)]
-        assert greedy[0].token_ids == greedy[1].token_ids
-        assert passes(greedy[1]) < 0.6 * passes(greedy[0])
 
 
 async def test_nothing_remembered_is_in_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,9 +24,8 @@ from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.decoding.v1 import decoding_pb2
 from tests.services.decoding_peer import prefix_of
-from tests.services.device_peer import collaboration, opening_fields
 from tests.services.scripted_suite import emulated
-from tests.services.two_sided_suite import TOKENS, asking, two_sides
+from tests.services.two_sided_suite import TOKENS, TwoSides, asking, two_sides
 
 
 async def test_each_call_is_for_one_side(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ async def test_pings_are_answered_while_documents_are_being_read(tmp_path: Path)
 async def test_frames_that_come_early_wait_in_bounded_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.two_sided.serving.cloud_session.MAX_EARLY_BYTES", 65_536)
+    monkeypatch.setattr("tandem.two_sided.cloud_answers.MAX_EARLY_BYTES", 65_536)
     links: list[TcpLinkEmulator] = []
     head: dict[str, Any] = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
     async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
@@ -161,7 +160,7 @@ async def test_frames_that_come_early_wait_in_bounded_room(
 async def test_a_device_that_does_not_read_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.two_sided.serving.cloud_session.MAX_QUEUED_FRAMES", 16)
+    monkeypatch.setattr("tandem.two_sided.cloud_answers.MAX_QUEUED_FRAMES", 16)
     async with two_sides(tmp_path) as suite:
         head = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
         opened = pb.CollaborationOpen(**opening_fields(suite))
@@ -183,3 +182,38 @@ async def test_a_device_that_does_not_read_is_let_go(
             assert await call.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, *lost)
         answer = await suite.client.generate(asking("dragon"))
         assert len(answer.token_ids) == TOKENS
+
+
+def opening_fields(suite: TwoSides) -> dict[str, Any]:
+    return {
+        "vocabulary_hash": suite.cloud.vocabulary_hash,
+        "vocabulary_size": 64,
+        "prompt_ids": [1, 2],
+        "query": "heron",
+        "documents": 2,
+        "sampling": {"temperature": 1.0, "top_p": 1.0},
+        "max_tokens": 3,
+        "agreement": pb.AGREEMENT_AGGREGATOR,
+        "placement": pb.PLACEMENT_DEVICE,
+        "sources": pb.SOURCES_BOTH,
+        "draw": 1,
+        "probs": 3,
+        "precision": 1,
+        "local_top_p": 1.0,
+        "ahead": 4,
+        "top": 4,
+    }
+
+
+async def collaboration(target: str, frames: list[pb.CollaborateRequest]) -> tuple[str, str]:
+    """Status and details of a stream with these frames."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        call: Any = pb_grpc.AggregatorServiceStub(channel).Collaborate(timeout=20)
+        try:
+            for frame in frames:
+                await call.write(frame)
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+        return (await call.code()).name, await call.details() or ""

@@ -16,7 +16,7 @@ import tandem
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.telemetry.endpoint import serve_metrics
 from tests.long_runs import with_long_cases
-from tests.services.prometheus_process import prometheus
+from tests.prometheus_process import prometheus
 from tests.unit.cli.scripted_pair import scripted_pair
 from tools.observability.dashboards import substituted
 from tools.observability.overview import OVERVIEW

@@ -1,39 +1,35 @@
-"""DecodingService at both places over real gRPC: the drafts it should give, and what voids them."""
+"""DecodingService at both places over real gRPC: the drafts it should give, and what it refuses."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from tandem.backends.interface import ForwardRequest
-from tandem.backends.model_description import load_tokenizer
-from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.specdec.messages import GoingAway, Pong
 from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.decoding.document_files import DocumentFiles
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
-    DecodingText,
+    DecodingTarget,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoding_service import DecodingServicer
 from tests.services.decoding_peer import (
+    CONTEXT,
     DOCUMENTS,
     PROMPT,
+    SESSION,
     TOKENIZER,
-    VOCABULARY,
     Place,
     aggregator_peer,
     decoder,
@@ -43,10 +39,9 @@ from tests.services.decoding_peer import (
     prefix_of,
     scripted,
 )
-from tests.services.health import health_of
+from tests.services.scripted_suite import health_of, until
 
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
-DEMO_TARGET = Path(__file__).resolve().parents[2] / "models" / "demo-target"
 
 
 @pytest.mark.parametrize("place", ["verifier", "drafter"])
@@ -99,41 +94,6 @@ async def test_the_distribution_that_travels_is_the_distribution_that_was_drawn_
             assert isinstance(wanted, np.ndarray)
             assert np.array_equal(draft.probs, wanted)
             text.append(token_id)
-
-
-@pytest.mark.parametrize("side", [Side.DEVICE, Side.CLOUD])
-async def test_so_is_its_head(side: Side) -> None:
-    probs = LocalProbs(payload=ProbsPayload.HEAD, head=8)
-    message = opening(probs=probs, side=side)
-    async with decoder() as one, aggregator_peer(one.running, probs) as peer:
-        await peer.open(message)
-        text = list(peer.text)
-        for draft in await peer.drafts(4):
-            token_id, wanted = expected_draft(message, text)
-            assert draft.token_id == token_id
-            assert isinstance(draft.probs, DraftHead)
-            assert isinstance(wanted, DraftHead)
-            assert len(draft.probs.ids) == 8
-            assert np.array_equal(draft.probs.ids, wanted.ids)
-            assert np.array_equal(draft.probs.probs, wanted.probs)
-            told = (draft.probs.rest_id, draft.probs.from_rest)
-            assert told == (wanted.rest_id, wanted.from_rest)
-            text.append(token_id)
-
-
-async def test_another_target_voids_what_was_drafted_after_it() -> None:
-    message = opening()
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        await peer.open(message)
-        drafts = await peer.drafts(4)
-        other = (drafts[1].token_id + 1) % VOCABULARY
-        await peer.send_target(drafts[0].token_id, other)
-        again = await peer.drafts(4)
-        assert [draft.token_id for draft in again] == expected_text(message, peer.text, 4)
-        await peer.send_target(9, 9, 9, 9, 9, 9)  # far past every draft
-        found = await peer.drafts(4)
-        assert [draft.token_id for draft in found] == expected_text(message, peer.text, 4)
-        assert {draft.committed for draft in found} == {len(peer.text)}
 
 
 def rescore(query: str, texts: Sequence[str]) -> list[float]:
@@ -194,52 +154,6 @@ async def test_a_session_goes_on_where_another_was_lost() -> None:
             assert committed + found == expected_text(message, start, 7)
 
 
-async def test_targets_become_text_up_to_a_stop_string() -> None:
-    message = opening(
-        wants_text=True, wants_token_texts=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7)
-    )
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        await peer.open(message)
-        await peer.send_target(6)
-        await peer.send_target(7, 9)
-        await peer.send_target(7, 8, 9)
-        await peer.send_target(10)  # under way when the stop string was complete
-        texts = [await peer.answer(DecodingText) for _ in range(4)]
-        assert [(it.text, it.tokens, it.stopped) for it in texts] == [
-            ("<7><6>", 1, False),  # what was held back for the stop string comes along
-            ("<7><9>", 2, False),
-            ("", 2, True),
-            ("", 0, True),
-        ]
-        assert [it.token_texts for it in texts] == [("<6>",), ("<7>", "<9>"), ("<7>", "<8>"), ()]
-        assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
-        assert await peer.cancel() == ("OK", "")
-        assert not any(isinstance(answer, SideDraftFrame) for answer in peer.answers)
-
-
-async def test_text_held_back_comes_with_the_last_target() -> None:
-    message = opening(wants_text=True, stop=("<7><8>",), prompt=(1, 2), documents=())
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        await peer.open(message)
-        await peer.send_target(4, 7)
-        await peer.send_target(last=True)
-        texts = [await peer.answer(DecodingText) for _ in range(2)]
-        assert [text.text for text in texts] == ["<4>", "<7>"]
-        await peer.send_target(5)
-        code, details = await peer.ending()
-        assert (code, details) == ("INTERNAL", "target in state complete: the answer is complete")
-
-
-async def test_a_conversation_is_a_prompt_too() -> None:
-    turns = (Turn("user", "abc"), Turn("assistant", "d"))
-    message = opening(prompt=turns)
-    async with decoder() as one, aggregator_peer(one.running) as peer:
-        opened = await peer.open(message)
-        assert opened.prompt_ids == tuple(TOKENIZER.encode("abcd"))
-        found = [draft.token_id for draft in await peer.drafts(4)]
-        assert found == expected_text(message, peer.text, 4)
-
-
 async def test_pings_are_answered_while_the_engine_is_busy() -> None:
     slow = PacedEngine(scripted(), 0.2, 0.0)
     async with decoder(engine=slow) as one, aggregator_peer(one.running) as peer:
@@ -270,9 +184,7 @@ async def test_who_leaves_frees_the_session_and_leaves_the_documents() -> None:
         async with aggregator_peer(one.running) as peer:
             await peer.open(opening())
             await peer.drafts(1)
-        async with asyncio.timeout(60):
-            while one.engine.sessions_open > len(DOCUMENTS):
-                await asyncio.sleep(0.005)
+        await until(lambda: one.engine.sessions_open <= len(DOCUMENTS))
         of_series = 'model_name="scripted",side="cloud"'
         shown = generate_latest(one.metrics.registry).decode()
         assert f'document_kv_lookups_total{{{of_series},source="computed"}} 3.0' in shown
@@ -299,38 +211,130 @@ async def test_without_a_tokenizer_prompts_are_ids() -> None:
                 assert details.startswith(f"{field}: this model has no tokenizer")
 
 
-async def test_the_demo_target_reads_a_document_and_then_the_prompt(tmp_path: Path) -> None:
-    """Its tokenizer begins every text with a token, which stands before the document only. The
-    second service finds the document on disk."""
-    tokenizer = load_tokenizer(DEMO_TARGET)
-    document, prompt = ContextDocument("The lamp in the hall is green.", 0.0), "The lamp is"
-    greedy = LocalProbs(Draw.LIKELIEST, ProbsPayload.NONE)
-    message = opening(
-        prompt=prompt, documents=(document,), probs=greedy, sampling=SamplingParams(0.0)
-    )
-    texts = []
-    for source in ("computed", "disk"):
-        engine = load_engine(DEMO_TARGET)
-        files = DocumentFiles(
-            engine.kv_files,
-            tmp_path,
-            model="m",
-            vocabulary=engine.vocabulary_hash,
-            budget_bytes=2**30,
-        )
-        documents = Documents(tokenizer, files=files)
-        async with (
-            decoder(engine=engine, documents=documents, kv_budget_bytes=2**30) as one,
-            aggregator_peer(one.running) as peer,
-        ):
-            await peer.open(message)
-            texts.append([draft.token_id for draft in await peer.drafts(4)])
-            assert one.documents_found(source) == 1
-    assert texts[0] == texts[1]
-    begin = tokenizer.encode(document.text + "\n\n")
-    text = [*begin, *tokenizer.encode(prompt)[1:]]
-    session = engine.open(100)
-    for token_id in texts[0]:
-        (logits,) = engine.forward([ForwardRequest(session, tuple(text[session.length :]), 1)])
-        assert logits[0].argmax() == token_id
-        text.append(token_id)
+@pytest.mark.parametrize(
+    ("changes", "code", "reason"),
+    [
+        ({"prompt": ""}, "INVALID_ARGUMENT", "prompt: is empty"),
+        ({"prompt": (1, 64)}, "INVALID_ARGUMENT", "prompt: [1] = 64"),
+        (
+            {"prompt": "x" * CONTEXT},
+            "INVALID_ARGUMENT",
+            "prompt: 128 tokens; the context holds 128",
+        ),
+        ({"prompt": "x" * 8193}, "INVALID_ARGUMENT", "prompt: 8193 characters; the context"),
+        (
+            {"documents": (ContextDocument("x", 1.0), ContextDocument("x" * 8193, 1.0))},
+            "INVALID_ARGUMENT",
+            "documents[1]: 8193 characters; the context holds 128 tokens",
+        ),
+        (
+            {"prompt": (Turn("user", "x" * 9000),)},
+            "INVALID_ARGUMENT",
+            "prompt: 9004 characters",
+        ),
+        (
+            {"documents": (ContextDocument(" \n", 1.0),)},
+            "INVALID_ARGUMENT",
+            "documents[0]: is empty",
+        ),
+        (
+            {"documents": (ContextDocument("x" * 120, 1.0),)},
+            "INVALID_ARGUMENT",
+            "documents[0]: 122 tokens; 122 of the context are left beside the prompt",
+        ),
+        ({"documents": (ContextDocument("x", math.nan),)}, "INVALID_ARGUMENT", "relevance: nan"),
+        ({"committed_ids": (64,)}, "INVALID_ARGUMENT", "committed_ids: [0] = 64"),
+        ({"sampling": SamplingParams(math.nan)}, "INVALID_ARGUMENT", "temperature: nan"),
+        (
+            {"probs": LocalProbs(truncation=Truncation(top_k=65))},
+            "INVALID_ARGUMENT",
+            "local_top_k: 65",
+        ),
+        ({"stop": ("",)}, "INVALID_ARGUMENT", "stop: each must have 1…256 characters"),
+        ({"ahead": 65}, "INVALID_ARGUMENT", "ahead: 65 is above 64"),
+        ({"vocabulary_hash": "x"}, "FAILED_PRECONDITION", "vocabulary_hash: the two sides"),
+    ],
+)
+async def test_a_bad_opening_gets_its_exact_status(
+    changes: dict[str, Any], code: str, reason: str
+) -> None:
+    message = opening(wants_text=True, **changes)
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.send(message)
+        found = await peer.ending()
+        assert (found[0], found[1][: len(reason)]) == (code, reason)
+        assert one.engine.sessions_open == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "reason"),
+    [
+        ({"session": 1}, "INVALID_ARGUMENT", "session: 1 is not"),
+        ({"base": 99}, "INVALID_ARGUMENT", "base: 99 is not where the committed text ends"),
+        ({"prefix_hash": 1}, "DATA_LOSS", "prefix: the two ends differ before position 6"),
+        ({"token_ids": (64,)}, "INVALID_ARGUMENT", "token_ids: [0] = 64"),
+        ({"token_ids": (1,) * 31}, "INVALID_ARGUMENT", "token_ids: more than max_tokens"),
+    ],
+)
+async def test_a_bad_frame_ends_its_own_session_only(
+    changes: dict[str, Any], code: str, reason: str
+) -> None:
+    message = opening()
+    async with (
+        decoder() as one,
+        aggregator_peer(one.running) as bystander,
+        aggregator_peer(one.running) as peer,
+    ):
+        await bystander.open(message)
+        await peer.open(message)
+        known = {"session": SESSION, "base": 6, "prefix_hash": prefix_of(peer.text)}
+        await peer.send(DecodingTarget(**{**known, "token_ids": (5,), **changes}))
+        found = await peer.ending()
+        assert (found[0], found[1][: len(reason)]) == (code, reason)
+        drafts = [draft.token_id for draft in await bystander.drafts(4)]
+        assert drafts == expected_text(message, bystander.text, 4)
+
+
+async def test_the_first_frame_must_open_and_only_once() -> None:
+    async with decoder() as one:
+        async with aggregator_peer(one.running) as peer:
+            await peer.ping(1)
+            found = await peer.ending()
+            assert found == ("INVALID_ARGUMENT", "open: must be the first message of a stream")
+        async with aggregator_peer(one.running) as peer:
+            await peer.call.done_writing()
+            found = await peer.ending()
+            assert found == ("INVALID_ARGUMENT", "open: the stream ended before it")
+        async with aggregator_peer(one.running) as peer:
+            await peer.open(opening())
+            await peer.send(opening())
+            found = await peer.ending()
+            assert found == ("INTERNAL", "open in state decoding: the session is open already")
+
+
+async def test_what_finds_no_room_is_refused() -> None:
+    tokens = sum(len(document.text) + 2 for document in DOCUMENTS)
+    async with (
+        decoder(documents=Documents(TOKENIZER, budget_bytes=tokens)) as one,
+        aggregator_peer(one.running) as first,
+        aggregator_peer(one.running) as second,
+    ):
+        await first.open(opening())
+        await first.drafts(4)
+        await second.send(opening(documents=(ContextDocument("one more", 0.0),)))
+        code, details = await second.ending()
+        assert code == "RESOURCE_EXHAUSTED"
+        assert details.startswith("document kv budget: 10 bytes wanted, 0 of")
+    async with decoder(kv_budget_bytes=100) as one, aggregator_peer(one.running) as peer:
+        await peer.send(opening())
+        code, details = await peer.ending()
+        assert (code, details[:28]) == ("RESOURCE_EXHAUSTED", "108 bytes of KV cache needed")
+    async with (
+        decoder(max_sessions=1) as one,
+        aggregator_peer(one.running) as first,
+        aggregator_peer(one.running) as second,
+    ):
+        await first.open(opening())
+        await second.send(opening())
+        found = await second.ending()
+        assert found == ("RESOURCE_EXHAUSTED", "all 1 sessions are in use; try again")

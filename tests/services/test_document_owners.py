@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.index.document_index import EMBEDDED_AT_ONCE
 from tandem.index.owners import DocumentQuota
 from tandem.net.retriever_client import Upload
 from tandem.services.retriever.config import RetrieverSettings
@@ -21,7 +20,8 @@ from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
-from tests.services.retriever_peer import outcomes, retriever, status_of
+from tests.services.scripted_suite import until
+from tests.services.two_sided_suite import outcomes, retriever, status_of
 from tests.unit.index.word_vectors import WordVectors
 
 LIMITS = RetrieverLimits(owner_quota=DocumentQuota(documents=3, bytes=100))
@@ -154,8 +154,7 @@ async def test_a_long_document_of_one_owner_holds_up_no_other_s(tmp_path: Path) 
     async with retriever(tmp_path, embedder=embedder) as service, asyncio.TaskGroup() as group:
         first = group.create_task(service.ingest(Upload("long.md", long, owner="ann")))
         embedder.lets.release()
-        while not embedder.sizes:
-            await asyncio.sleep(0.01)
+        await until(lambda: embedder.sizes)
         second = group.create_task(service.ingest(Upload("short.md", b"a heron", owner="bob")))
         while not second.done():
             embedder.lets.release()
@@ -168,38 +167,6 @@ async def test_a_long_document_of_one_owner_holds_up_no_other_s(tmp_path: Path) 
         assert outcomes(first.result()) == [(0, "long.md", "ADDED", True)]
         assert max(embedder.words) <= 256
         assert len(embedder.sizes) > 10
-
-
-async def test_many_texts_of_one_tenant_hold_up_no_other_s(tmp_path: Path) -> None:
-    """They were embedded as one, in the turn of the key that all tenants over HTTP come by."""
-    embedder = Stepwise()
-    many = [f"text{number}" for number in range(10 * EMBEDDED_AT_ONCE)]
-    async with (
-        retriever(tmp_path, embedder=embedder) as service,
-        grpc.aio.insecure_channel(service.running.target) as channel,
-        asyncio.TaskGroup() as group,
-    ):
-        embed = pb_grpc.RetrieverServiceStub(channel).Embed
-
-        async def embedded(texts: Sequence[str], tenant: str) -> pb.EmbedResponse:
-            answer: pb.EmbedResponse = await embed(pb.EmbedRequest(texts=texts, tenant=tenant))
-            return answer
-
-        first = group.create_task(embedded(many, "ann"))
-        embedder.lets.release()
-        while not embedder.sizes:
-            await asyncio.sleep(0.01)
-        second = group.create_task(embedded(["a heron"], "bob"))
-        while not second.done():
-            embedder.lets.release()
-            await asyncio.sleep(0.01)
-        assert not first.done()
-        while not first.done():
-            embedder.lets.release()
-            await asyncio.sleep(0.001)
-        expected = WordVectors(16).embed(many).astype("<f4").tobytes()
-        assert first.result().vectors == expected
-        assert list(first.result().tokens) == list(embedder.count_tokens(many))
 
 
 async def test_a_short_text_waits_for_short_steps_of_another_tenant_s(tmp_path: Path) -> None:
@@ -218,8 +185,7 @@ async def test_a_short_text_waits_for_short_steps_of_another_tenant_s(tmp_path: 
 
         greedy = [group.create_task(embedded(long, "ann")) for _ in range(3)]
         embedder.lets.release()
-        while not embedder.sizes:
-            await asyncio.sleep(0.01)
+        await until(lambda: embedder.sizes)
         short = group.create_task(embedded(["a heron"], "bob"))
         await asyncio.sleep(0.2)  # the call has come in
         released = 0

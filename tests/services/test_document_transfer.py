@@ -23,14 +23,14 @@ from tandem.services.drafter.config import DrafterSettings
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KV_PART_BYTES
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, ContextDocument
 from tandem.two_sided.serving.decoder_codec import document_to_proto
 from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import TOKENIZER
-from tests.services.test_tampering_aggregator import Tampering, tampering
+from tests.services.scripted_suite import sample, summary_of, until
+from tests.services.test_other_aggregators import Tampering, tampering
 from tests.services.two_sided_suite import NOTES, TwoSides, two_sides
 from tests.unit.backends.reference_models import pair
 
@@ -86,9 +86,7 @@ async def test_the_text_is_that_of_the_documents_texts(temperature: float, tmp_p
     by_text, by_kv = answers
     assert by_kv.token_ids == by_text.token_ids
     assert by_kv.text == by_text.text
-    assert by_kv.summary is not None
-    assert by_text.summary is not None
-    assert by_kv.summary.device.documents == 4
+    assert summary_of(by_kv).device.documents == 4
 
 
 async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> None:
@@ -103,32 +101,14 @@ async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> 
         assert fed < document_tokens(PUBLIC[0])
         again = await sides.client.generate(REQUEST)
     assert again.token_ids == first.token_ids
-    assert first.summary is not None
-    assert again.summary is not None
     tensors = sum(document_tokens(text) for text in PUBLIC) * sides.cloud.kv_bytes_per_token
-    assert tensors < first.summary.downlink_bytes < tensors + 2**13
-    assert again.summary.downlink_bytes < 2**11
-    assert first.summary.uplink_bytes < 2**9
+    assert tensors < summary_of(first).downlink_bytes < tensors + 2**13
+    assert summary_of(again).downlink_bytes < 2**11
+    assert summary_of(first).uplink_bytes < 2**9
 
 
 def document_tokens(text: str) -> int:
     return len(TOKENIZER.encode(text.rstrip() + SEPARATOR))
-
-
-async def test_documents_by_themselves_travel_one_by_one(tmp_path: Path) -> None:
-    """The ablation: one sequence a document, of which each has keys and values for any answer."""
-    apart = REQUEST.with_fields(overrides=("context=separate",))
-    async with suite(tmp_path) as sides:
-        by_kv = await sides.client.generate(apart)
-        by_text = await sides.client.generate(replace(apart, preset="drcg-text"))
-        assert [await cached_alone(sides, text) for text in PUBLIC] == [True, True]
-        joined = await sides.client.generate(REQUEST)
-    assert by_kv.token_ids == by_text.token_ids != joined.token_ids
-
-
-async def cached_alone(sides: TwoSides, text: str) -> bool:
-    document = ContextDocument(text, 0.0, imported=True)
-    return list((await looked_up(sides.drafter, document)).cached) == [True]
 
 
 async def test_another_model_is_told_before_anything_travels(tmp_path: Path) -> None:
@@ -165,17 +145,6 @@ async def test_an_engine_without_files_says_what_else_there_is(tmp_path: Path) -
         with pytest.raises(Rejected, match="drcg-text") as caught:
             await sides.client.generate(REQUEST)
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
-
-
-@pytest.mark.parametrize("side", [0, 1])
-async def test_budgets_of_documents_hold_on_both_sides(side: int, tmp_path: Path) -> None:
-    budgets = [2**29, 2**29]
-    budgets[side] = 2**14  # less than any of the public documents
-    async with suite(tmp_path, budgets=budgets, notes=()) as sides:
-        with pytest.raises(Rejected, match="document kv budget") as caught:
-            await sides.client.generate(REQUEST)
-        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (await looked_up(sides.drafter)).cached == [False]
 
 
 async def test_a_document_that_is_taken_in_is_at_hand(tmp_path: Path) -> None:
@@ -261,22 +230,19 @@ async def test_what_is_not_the_document_s_is_refused(tmp_path: Path) -> None:
 async def test_one_who_leaves_in_the_middle_frees_the_room(tmp_path: Path) -> None:
     async with suite(tmp_path) as sides, grpc.aio.insecure_channel(sides.drafter.target) as channel:
         size, *_ = await exported(sides.verifier)
-        labels = {"model_name": "llama", "side": "device"}
-        value = sides.drafter_metrics.registry.get_sample_value
 
-        async def until(held_bytes: int) -> None:
-            async with asyncio.timeout(20):
-                while value("tandem_document_kv_bytes", labels) != held_bytes:
-                    await asyncio.sleep(0.005)
+        def held() -> float:
+            return sample(sides.drafter_metrics, "tandem_document_kv_bytes", model_name="llama")
 
         call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocuments(timeout=TIMEOUT_S)
         await call.write(
             pb.ImportDocumentsRequest(documents=[document_to_proto(DOCUMENT)], part=size)
         )
         assert isinstance(await call.read(), pb.ImportDocumentsResponse)
-        await until(document_tokens(DOCUMENT.text) * sides.device.kv_bytes_per_token)
+        size_bytes = document_tokens(DOCUMENT.text) * sides.device.kv_bytes_per_token
+        await until(lambda: held() == size_bytes)
         call.cancel()
-        await until(0)
+        await until(lambda: held() == 0)
 
 
 BAD_ASKING: dict[str, tuple[dict[str, Any], str]] = {
@@ -364,7 +330,7 @@ class TamperingGiver(Tampering):
 async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
     tmp_path: Path,
 ) -> None:
-    cloud = TamperingGiver(lambda opening: [])
+    cloud = TamperingGiver(lambda opening: [])  # type: ignore[abstract]
     async with suite(tmp_path, way=lambda address: tampering(cloud)) as sides:
         for name, messages in broken(await exported(sides.verifier)).items():
             cloud.messages = messages

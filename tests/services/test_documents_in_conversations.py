@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tandem.testing.scripted import ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.document_place import SYSTEM_TEXT, document_head
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, Documents
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import (
@@ -29,6 +30,7 @@ from tests.services.decoding_peer import (
     decoder,
     opening,
 )
+from tests.services.scripted_suite import sample
 from tests.services.two_sided_suite import two_sides
 from tests.unit.backends.reference_models import VOCABULARY as TINY_VOCABULARY
 from tests.unit.backends.reference_models import pair
@@ -61,9 +63,8 @@ TOKENIZER = TurnTokenizer(VOCABULARY)
 
 def kept_tokens(one: OneDecoder) -> float:
     """Tokens of documents whose keys and values the decoder has."""
-    names = {"model_name": one.engine.model_name, "side": "cloud"}
-    kept = one.metrics.registry.get_sample_value("tandem_document_kv_bytes", names)
-    return (kept or 0) / one.engine.kv_bytes_per_token
+    kept = sample(one.metrics, "tandem_document_kv_bytes", model_name=one.engine.model_name)
+    return kept / one.engine.kv_bytes_per_token
 
 
 async def test_documents_follow_the_beginning_of_the_system_turn() -> None:
@@ -127,8 +128,7 @@ async def test_transferred_keys_and_values_are_used_in_conversations(
     ) as sides:
         by_transfer = await sides.client.generate(request)
         alone = await sides.client.generate(replace(request, preset="drcg-text"))
-        metrics = sides.drafter_metrics.registry
-        names = {"model_name": "llama", "side": "device", "source": "imported"}
-        imported = metrics.get_sample_value("tandem_document_kv_lookups_total", names)
+        lookups = partial(sample, sides.drafter_metrics, "tandem_document_kv_lookups_total")
+        imported = lookups(model_name="llama", source="imported")
     assert by_transfer.token_ids == alone.token_ids
-    assert (imported or 0) == (1 if preset == "drcg-kv" else 0)  # the sequence of both
+    assert imported == (1 if preset == "drcg-kv" else 0)  # the sequence of both

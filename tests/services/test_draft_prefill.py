@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,31 +79,3 @@ async def test_it_begins_with_what_is_kept_or_goes_on_with_what_is_computed(
     kv = fed(thread, computed)
     machine = await prefilled(kv, known)
     assert machine.kv_length == kv.length == 2 * KV_BLOCK
-
-
-async def test_who_waits_for_a_text_goes_on_where_the_first_request_ends_in_mid_copy(
-    thread: EngineThread,
-) -> None:
-    series = Metrics(new_registry(), "device").engine("scripted")
-    prefixes = PrefixCache(thread, PrefixLimits(), lambda: 2**20, series)
-
-    def prefill() -> DraftPrefill:
-        machine: Any = Drafting(0)
-        return DraftPrefill(
-            machine, thread, fed(thread, 0), prefixes, KeptText(TENANT, ()), lambda: 0
-        )
-
-    shorter: Any = Drafting(0)
-    shorter.committed = PrefixedTokens(TEXT[: KV_BLOCK + 1])
-    kept = DraftPrefill(shorter, thread, fed(thread, 0), prefixes, KeptText(TENANT, ()), lambda: 0)
-    await kept.run()  # the first of the text's two blocks
-    busy = threading.Event()
-    thread.call(busy.wait)  # the copy has to wait
-    first = prefill()
-    running = asyncio.create_task(first.run())
-    await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    busy.set()
-    first.leave()
-    await asyncio.wait_for(prefill().run(), timeout=10.0)

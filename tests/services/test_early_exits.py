@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-
 import numpy as np
-from numpy.typing import NDArray
 
-from tandem.core.probs import SamplingParams
-from tandem.core.randomness import SeededRandom
 from tandem.generation.request import GenerationRequest
-from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.judge import Judge, chain_steps
-from tandem.specdec.messages import Frame, GenerationParams
-from tandem.specdec.rounds.exits import EarlyJudge
-from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.specdec.rules import GumbelCouplingRule, PayloadRule, Proposal
-from tandem.specdec.verify_task import VerifyTask
+from tandem.specdec.messages import GenerationParams
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
-from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY, scripted_suite, target_engine
-
-Row = NDArray[np.float64]
+from tests.services.scripted_suite import (
+    CONTEXT,
+    EOS,
+    VOCABULARY,
+    scripted_suite,
+    summary_of,
+    target_engine,
+)
 
 
 def target_with_exits() -> PacedEngine:
@@ -51,11 +43,9 @@ async def test_the_same_text_with_fewer_waits() -> None:
             ]
             plain, early = [await suite.client.generate(request) for request in asked]
             assert early.token_ids == plain.token_ids
-            assert plain.summary is not None
-            assert early.summary is not None
-            assert plain.summary.early_verdicts == 0
-            heard += early.summary.early_verdicts
-            hits += early.summary.predraft_hits
+            assert summary_of(plain).early_verdicts == 0
+            heard += summary_of(early).early_verdicts
+            hits += summary_of(early).predraft_hits
         assert heard > 15  # fewer than all say: the edge chooses whom it asks
         assert hits > 4  # a busy machine pre-drafts less
         await suite.idle()
@@ -67,41 +57,9 @@ async def test_a_verifier_without_exits_serves_fsd_as_dssd() -> None:
         for preset in ("dssd", "fsd"):
             request = GenerationRequest("b", preset, GenerationParams(max_tokens=20, seed=2))
             generated = await suite.client.generate(request)
-            assert generated.summary is not None
-            assert generated.summary.early_verdicts == 0
+            assert summary_of(generated).early_verdicts == 0
             texts.append(generated.token_ids)
         assert texts[0] == texts[1]
-
-
-async def test_a_verdict_leaves_the_engine_thread_while_the_pass_runs() -> None:
-    """The model waits in its pass until the event loop has seen what the exit said."""
-    seen, waited = threading.Event(), []
-    uniform = np.full(VOCABULARY, 1 / VOCABULARY)
-
-    def probs(context: tuple[int, ...]) -> Row:
-        waited.append(seen.wait(30.0))
-        return uniform
-
-    engine = ScriptedEngine(VOCABULARY, probs, exit_distributions=[lambda context: uniform])
-    thread, loop = EngineThread(engine, "test"), asyncio.get_running_loop()
-    rule = GumbelCouplingRule(1)
-    payloads = PayloadRule(rule, SeededRandom(0))
-    judge = Judge(3, chain_steps([Proposal((4,))]), rule, payloads, EOS, 99)
-    early = EarlyJudge(Frame(1, 3, 0), (0,), judge)
-    heard: list[EarlyVerdict] = []
-
-    def hear(verdict: EarlyVerdict) -> None:
-        heard.append(verdict)
-        loop.call_soon_threadsafe(seen.set)
-
-    async with thread.session(16) as session:
-        work = VerifyTask(0, (1, 2, 3, 4), logits_to_keep=2, drafts=1, judge=judge, early=early)
-        done = await thread.submit(VerifyJob(session, work, SamplingParams(), hear)).future
-    await asyncio.to_thread(thread.stop)
-    assert waited == [True, True]
-    (verdict,) = heard
-    assert verdict.accepted + verdict.rejected == 1
-    assert verdict.outcome == done.value.next_target, "same distributions, same noise"
 
 
 async def test_an_exit_that_says_nothing_of_use_fails_nobody() -> None:

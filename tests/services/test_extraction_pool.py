@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from tandem.net.tenant import Tenant
 from tandem.services.retriever import extraction_pool
 from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.servicer import RetrieverLimits
-from tests.services.retriever_peer import retriever
+from tests.services.scripted_suite import sample
+from tests.services.two_sided_suite import retriever
 from tests.unit.index.hostile_pdfs import many_operations
 
 Work = Callable[[Extractor], tuple[str, float]]
@@ -70,38 +72,6 @@ class Files:
                 self.changed.clear()
                 await self.changed.wait()
         assert sorted(self.begun) == sorted(names)
-
-
-@pytest.mark.parametrize("tenant", ["edge-1", ""])
-async def test_one_tenant_alone_has_every_process(tenant: str) -> None:
-    async with pool_of(2) as pool, asyncio.TaskGroup() as group:
-        files = Files(asyncio.get_running_loop())
-        for name in ("a", "b"):
-            group.create_task(pool.run(Tenant(tenant), files.named(name)))
-        await files.begun_are("a", "b")
-        files.end("a")
-        files.end("b")
-
-
-async def test_a_process_is_left_to_others_who_are_active_and_turns_go_round() -> None:
-    async with pool_of(2) as pool, asyncio.TaskGroup() as group:
-        files = Files(asyncio.get_running_loop())
-
-        async def read(tenant: str, name: str) -> None:
-            assert await pool.run(Tenant(tenant), files.named(name)) == name
-
-        for number in range(4):
-            group.create_task(read("greedy", f"greedy-{number}"))
-        await files.begun_are("greedy-0", "greedy-1")
-        for tenant in ("modest", "late"):
-            group.create_task(read(tenant, f"{tenant}-0"))
-        await asyncio.sleep(0)
-        files.end("greedy-0")
-        await files.begun_are("greedy-0", "greedy-1", "modest-0")  # though two came before
-        files.end("greedy-1")
-        await files.begun_are("greedy-0", "greedy-1", "modest-0", "late-0")
-        for name in ("modest-0", "late-0", "greedy-2", "greedy-3"):
-            files.end(name)
 
 
 async def test_seconds_of_a_processor_are_counted_and_who_had_its_own_waits_or_is_refused() -> None:
@@ -162,6 +132,5 @@ async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_i
             await service.ingest(Upload("before", b"words"), *uploads)
         assert "1 documents of this stream are stored" in str(refused.value)
         assert service.index.texts().keys() >= {"before"}
-        name = "tandem_holder_refusals_total"
-        labels = {"side": "device", "holder": "anyone", "limit": "extraction"}
-        assert service.metrics.registry.get_sample_value(name, labels) == 1
+        refusals = partial(sample, service.metrics, "tandem_holder_refusals_total")
+        assert refusals(holder="anyone", limit="extraction") == 1

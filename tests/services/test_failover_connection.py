@@ -18,6 +18,7 @@ from tandem.net.connection import Connection
 from tandem.net.failover import Failover
 from tandem.net.failover_connection import FailoverConnection
 from tandem.net.health_checks import HealthChecks
+from tests.services.scripted_suite import until
 
 WAIT_S = 60.0
 
@@ -67,7 +68,7 @@ async def calls(standing: FailoverConnection, known: list[Peer], count: int = 8)
     return [peer.called - was for peer, was in zip(known, before, strict=True)]
 
 
-async def until(standing: FailoverConnection, known: list[Peer], wanted: list[int]) -> None:
+async def until_called(standing: FailoverConnection, known: list[Peer], wanted: list[int]) -> None:
     async with asyncio.timeout(WAIT_S):
         while await calls(standing, known) != wanted:
             await asyncio.sleep(0.02)
@@ -76,47 +77,22 @@ async def until(standing: FailoverConnection, known: list[Peer], wanted: list[in
 async def test_calls_go_to_the_first_one_that_serves() -> None:
     async with peers(2) as (known, _, standing):
         known[0].serving = False
-        await until(standing, known, [0, 8])
+        await until_called(standing, known, [0, 8])
         known[0].serving = True
-        await until(standing, known, [8, 0])
+        await until_called(standing, known, [8, 0])
 
 
 async def test_who_is_gone_is_left_at_once_and_its_call_keeps_its_channel() -> None:
     async with peers(2) as (known, servers, standing):
         known[1].serving = False
-        await until(standing, known, [8, 0])
+        await until_called(standing, known, [8, 0])
         known[1].serving = True
         held = standing.acquire()
         await servers[0].stop(None)
-        await until(standing, known, [0, 8])
+        await until_called(standing, known, [0, 8])
         standing.retire(held)
         await standing.release(held)
         assert await calls(standing, known) == [0, 8]
-
-
-class FailingAccess(ClientAccess):
-    """As where a certificate's file is gone just now."""
-
-    failures = 0
-
-    def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("gone")
-        return super().channel_credentials()
-
-
-async def test_a_question_that_fails_in_an_unforeseen_way_is_asked_again() -> None:
-    access = FailingAccess()
-    async with peers(2, access) as (known, _, standing):
-        held = standing.acquire()  # from now on they are asked
-        access.failures = 2
-        async with asyncio.timeout(WAIT_S):
-            while access.failures:
-                await asyncio.sleep(0)
-        await standing.release(held)
-        known[0].serving = False
-        await until(standing, known, [0, 8])
 
 
 async def test_a_check_that_fails_in_our_own_code_is_logged_and_the_checks_go_on(
@@ -137,9 +113,7 @@ async def test_a_check_that_fails_in_our_own_code_is_logged_and_the_checks_go_on
         checks = HealthChecks(order, checked=checked)
         checks.begin(standing.target, connection)
         try:
-            async with asyncio.timeout(WAIT_S):
-                while checks_done < 3:
-                    await asyncio.sleep(0.02)
+            await until(lambda: checks_done >= 3)
         finally:
             await checks.close()
             await connection.close()

@@ -20,7 +20,7 @@ from tandem.net.tenant import Tenant
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.scripted_suite import started, target_engine
+from tests.services.scripted_suite import sample, serving, target_engine, until
 from tests.services.verifier_peer import opening
 
 WAIT_S = 30.0
@@ -72,54 +72,42 @@ def metrics() -> Metrics:
 
 async def test_one_edge_alone_has_every_session_of_a_verifier(metrics: Metrics) -> None:
     servicer = VerifierServicer(target_engine(), VerifierLimits(max_sessions=8), metrics)
-    running = await started(servicer, access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            count, error = await sessions_of("edge-1", running.target, 9, stack)
-            assert count == 8
-            assert error is not None
-            assert "all 8 sessions are in use; try again" in str(error.details())
-    finally:
-        await running.drain(0.5)
+    async with serving(servicer, access=Unguarded()) as running, AsyncExitStack() as stack:
+        count, error = await sessions_of("edge-1", running.target, 9, stack)
+        assert count == 8
+        assert error is not None
+        assert "all 8 sessions are in use; try again" in str(error.details())
 
 
 async def test_one_edge_cannot_take_all_sessions_that_others_want(metrics: Metrics) -> None:
     servicer = VerifierServicer(target_engine(), VerifierLimits(max_sessions=8), metrics)
-    running = await started(servicer, access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            assert (await sessions_of("honest", running.target, 1, stack))[0] == 1
-            count, error = await sessions_of("greedy", running.target, 9, stack)
-            assert count == 5
-            assert error is not None
-            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            words = "fair-share limit reached: 'greedy' holds 5 of 8 sessions"
-            assert words in str(error.details())
-            assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
-            assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
-            assert held(metrics, "greedy") == 5
-        while running.service.open_requests:
-            await asyncio.sleep(0.01)
+    async with serving(servicer, access=Unguarded()) as running, AsyncExitStack() as stack:
+        assert (await sessions_of("honest", running.target, 1, stack))[0] == 1
+        count, error = await sessions_of("greedy", running.target, 9, stack)
+        assert count == 5
+        assert error is not None
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        words = "fair-share limit reached: 'greedy' holds 5 of 8 sessions"
+        assert words in str(error.details())
+        assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
+        assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
+        assert held(metrics, "greedy") == 5
+        await until(lambda: not running.service.open_requests)
         assert held(metrics, "greedy") == 0
-        refused = {"side": "cloud", "holder": "greedy", "limit": "sessions"}
-        name = "tandem_holder_refusals_total"
-        assert metrics.registry.get_sample_value(name, refused) == 1
-    finally:
-        await running.drain(0.5)
+        assert refusals(metrics, holder="greedy", limit="sessions") == 1
 
 
 async def test_one_edge_alone_has_all_of_a_verifier_s_kv_cache(metrics: Metrics) -> None:
     budget = 4 * session_bytes()
     limits = VerifierLimits(max_sessions=64, kv_budget_bytes=budget)
-    running = await started(VerifierServicer(target_engine(), limits, metrics), access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            count, error = await sessions_of("edge-1", running.target, 9, stack)
-            assert count == 4
-            assert error is not None
-            assert "bytes of KV cache needed, 0 of" in str(error.details())
-    finally:
-        await running.drain(0.5)
+    async with (
+        serving(VerifierServicer(target_engine(), limits, metrics), access=Unguarded()) as running,
+        AsyncExitStack() as stack,
+    ):
+        count, error = await sessions_of("edge-1", running.target, 9, stack)
+        assert count == 4
+        assert error is not None
+        assert "bytes of KV cache needed, 0 of" in str(error.details())
 
 
 def session_bytes() -> int:
@@ -130,70 +118,23 @@ def session_bytes() -> int:
     ) * target_engine().kv_bytes_per_token
 
 
-def held(metrics: Metrics, holder: str) -> float | None:
-    labels = {"side": "cloud", "holder": holder}
-    return metrics.registry.get_sample_value("tandem_holder_sessions", labels)
+def held(metrics: Metrics, holder: str) -> float:
+    return sample(metrics, "tandem_holder_sessions", holder=holder)
+
+
+def refusals(metrics: Metrics, **labels: str) -> float:
+    return sample(metrics, "tandem_holder_refusals_total", **labels)
 
 
 async def test_a_verifier_keeps_to_requests_a_minute() -> None:
     limits = VerifierLimits(quota=Quota(requests_per_minute=2))
     servicer = VerifierServicer(target_engine(), limits, Metrics(new_registry(), "cloud"))
-    running = await started(servicer, access=Unguarded())
-    try:
-        async with AsyncExitStack() as stack:
-            count, error = await sessions_of("edge-1", running.target, 9, stack)
-            assert count == 2
-            assert error is not None
-            assert "'edge-1' has used its 2 requests per minute" in str(error.details())
-            assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
-    finally:
-        await running.drain(0.5)
-
-
-async def test_a_free_slot_goes_to_the_holder_with_the_fewest() -> None:
-    slots, order = slots_of(2, 8), []
-    leave: dict[str, asyncio.Event] = {}
-
-    async def request(holder: str, name: str) -> None:
-        note_caller(Caller(holder, frozenset(Scope)))
-        leave[name] = asyncio.Event()
-        async with slots.slot(WAIT_S):
-            order.append(name)
-            await leave[name].wait()
-
-    async def began(count: int) -> None:
-        while len(order) < count:
-            await asyncio.sleep(0)
-
-    names = ["g1", "g2", "g3", "g4", "h1"]
-    requests = []
-    for name in names:
-        holder = "greedy" if name.startswith("g") else "honest"
-        requests.append(asyncio.create_task(request(holder, name)))
-        await asyncio.sleep(0)
-    await began(2)
-    assert (slots.running, slots.waiting) == (2, 3)
-    leave["g1"].set()
-    await began(3)
-    assert order == ["g1", "g2", "h1"]  # though g3 and g4 came first
-    requests[3].cancel()
-    leave["g2"].set()
-    await began(4)
-    assert order[3] == "g3"
-    for name in ("g3", "h1"):
-        leave[name].set()
-    await asyncio.gather(*requests, return_exceptions=True)
-    assert (slots.running, slots.waiting) == (0, 0)
-
-
-async def test_one_holder_alone_has_every_slot() -> None:
-    slots, leave = slots_of(4, 8), asyncio.Event()
-    alone = [asyncio.create_task(_hold(slots, "alone", until=leave)) for _ in range(6)]
-    await asyncio.sleep(0.01)
-    assert (slots.running, slots.waiting) == (4, 2)
-    leave.set()
-    await asyncio.gather(*alone)
-    assert (slots.running, slots.waiting) == (0, 0)
+    async with serving(servicer, access=Unguarded()) as running, AsyncExitStack() as stack:
+        count, error = await sessions_of("edge-1", running.target, 9, stack)
+        assert count == 2
+        assert error is not None
+        assert "'edge-1' has used its 2 requests per minute" in str(error.details())
+        assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
 
 
 async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
@@ -211,24 +152,6 @@ async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
     await asyncio.gather(*greedy)
     nameless = [asyncio.create_task(_hold(slots, "")) for _ in range(4)]
     await asyncio.gather(*nameless)
-    assert (slots.running, slots.waiting) == (0, 0)
-
-
-async def test_who_asked_of_late_finds_a_slot_whatever_one_holder_wants() -> None:
-    """With a quarter kept, three honest holders of eight slots queued behind each other."""
-    slots, leave = slots_of(8, 24), asyncio.Event()
-    honest = ("one", "two", "three")
-    for holder in honest:
-        await _hold(slots, holder)
-    greedy = [asyncio.create_task(_hold(slots, "greedy", until=leave)) for _ in range(12)]
-    while slots.running + slots.waiting < 12:
-        await asyncio.sleep(0)
-    assert (slots.running, slots.waiting) == (5, 7)
-    answering = [asyncio.create_task(_hold(slots, holder, until=leave)) for holder in honest]
-    await asyncio.sleep(0.01)
-    assert (slots.running, slots.waiting) == (8, 7)  # nobody of them waits
-    leave.set()
-    await asyncio.gather(*greedy, *answering)
     assert (slots.running, slots.waiting) == (0, 0)
 
 
@@ -291,9 +214,7 @@ async def test_who_has_its_share_takes_no_place_of_another() -> None:
     await_third = asyncio.create_task(_hold(full, "b"))
     with pytest.raises(HolderRefused, match="'a' holds the most slots, and others are waiting"):
         await two[1]
-    labels = {"side": "device", "holder": "a", "limit": "queue"}
-    name = "tandem_holder_refusals_total"
-    assert series.registry.get_sample_value(name, labels) == 1
+    assert refusals(series, holder="a", limit="queue") == 1
     leave.set()
     await asyncio.gather(two[0], await_third, *others)
 
@@ -311,32 +232,6 @@ async def test_a_slot_is_not_lost_to_who_leaves_while_it_is_given() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     assert (slots.running, slots.waiting) == (0, 0)
     await _hold(slots, "")
-
-
-async def test_among_equals_a_slot_goes_to_who_had_none_the_longest() -> None:
-    slots, order = slots_of(1, 8), list[str]()
-    held = slots.slot(WAIT_S)
-    await held.__aenter__()
-    tasks = []
-    for holder in ("greedy", "greedy", "greedy", "honest", "honest"):
-        tasks.append(asyncio.create_task(_hold(slots, holder, order)))
-        await asyncio.sleep(0.001)
-    await held.__aexit__(None, None, None)
-    await asyncio.gather(*tasks)
-    assert order == ["greedy", "honest", "greedy", "honest", "greedy"]
-
-
-async def test_of_one_holder_the_smallest_priority_goes_first() -> None:
-    slots, order = slots_of(1, 8), list[str]()
-    held = slots.slot(WAIT_S)
-    await held.__aenter__()
-    tasks = []
-    for holder, priority in (("a", 1), ("a", 0), ("b", 5), ("a", -2), ("a", 0)):
-        tasks.append(asyncio.create_task(_hold(slots, holder, order, priority)))
-        await asyncio.sleep(0.001)
-    await held.__aexit__(None, None, None)
-    await asyncio.gather(*tasks)
-    assert order == ["a-2", "b5", "a", "a", "a1"]
 
 
 async def _hold(

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -22,8 +23,8 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as aggregator_grpc
+from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from tests.gateway.http_suite import chat_body, http_suite
-from tests.services.rude_cloud import RUDE, RudeCloud, unfit
 from tests.services.scripted_suite import Suite, listening, scripted_suite
 from tests.services.two_sided_suite import two_sides
 
@@ -159,37 +160,6 @@ async def test_readiness_and_models_show_nothing_unfit() -> None:
         assert answer.json()["model"] == card["id"]
 
 
-async def test_another_cloud_is_asked_where_one_has_no_room_for_ever() -> None:
-    cloud = RudeCloud()
-    async with scripted_suite(path=cloud.beside, drafter_limits=PATIENT) as suite:
-        text, requests = await undisturbed(), 0
-        while not cloud.streams or requests < 4:  # chance sends some of them to it first
-            generated = await answer_of(suite, LostCloud.FAIL)
-            assert generated.token_ids == text
-            assert generated.unverified == []
-            requests += 1
-            assert requests < 100
-        await suite.idle()
-
-
-@asynccontextmanager
-async def two_rude(first: RudeCloud, second: RudeCloud, verifier: str) -> AsyncIterator[str]:
-    async with first.before(verifier) as one, second.before(verifier) as other:
-        yield f"{one},{other}"
-
-
-async def test_clouds_that_all_have_no_room_are_asked_in_turn_until_one_has() -> None:
-    """The one that was full is not out for good."""
-    full, soon = RudeCloud(retry_after="0"), RudeCloud(refusing=2, retry_after="0")
-    path = lambda verifier: two_rude(full, soon, verifier)  # noqa: E731
-    async with scripted_suite(path=path, drafter_limits=PATIENT) as suite:
-        generated = await answer_of(suite, LostCloud.WAIT)
-        await suite.idle()
-    assert generated.token_ids == await undisturbed()
-    assert generated.unverified == []
-    assert soon.streams == 3
-
-
 async def test_with_the_policy_edge_a_full_cloud_is_a_lost_one() -> None:
     cloud = RudeCloud()
     async with scripted_suite(path=cloud.before, drafter_limits=await soon()) as suite:
@@ -237,25 +207,33 @@ async def test_with_the_policy_wait_a_full_cloud_is_waited_for() -> None:
     assert cloud.streams == 3
 
 
+async def test_a_cloud_that_comes_back_as_another_model_adds_nothing_to_a_text() -> None:
+    class Renamed(RudeCloud):
+        def _rename(self, model: Any) -> None:
+            model.model_name = f"{self.streams}\x1b[2J\n"
+
+    cloud = Renamed(grpc.StatusCode.UNAVAILABLE, admitting=1, refusing=1, retry_after="0")
+    async with scripted_suite(path=cloud.before, drafter_limits=PATIENT) as suite:
+        with pytest.raises(Rejected, match="the cloud serves another model now: 2") as refused:
+            await answer_of(suite, LostCloud.FAIL)
+        await suite.idle()
+    assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert str(refused.value).isprintable()
+
+
 class RudeAggregator(aggregator_grpc.AggregatorServiceServicer):
     async def Collaborate(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
         await context.read()
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, RUDE, (("retry-after", "1e300"),))
 
-    async def Generate(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
-        raise NotImplementedError
-
     async def FetchDocuments(self, requests: Any, context: Any) -> Any:  # type: ignore[override]  # noqa: N802
         await self.Collaborate(requests, context)
-
-    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802
-        raise NotImplementedError
 
 
 @asynccontextmanager
 async def rude_side(address: str) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    aggregator_grpc.add_AggregatorServiceServicer_to_server(RudeAggregator(), server)
+    server, rude = grpc.aio.server(), RudeAggregator()  # type: ignore[abstract]
+    aggregator_grpc.add_AggregatorServiceServicer_to_server(rude, server)
     async with listening(server) as place:
         yield place
 
@@ -285,3 +263,73 @@ async def test_with_the_policy_edge_the_device_goes_on_without_such_a_side(tmp_p
         )
         generated = await suite.client.generate(asked, timeout_s=60)
     assert generated.unverified == list(range(8))
+
+
+AGES = "99999999"
+RUDE = (
+    f'\x1b[2J\x1b]0;owned\x07\u202efull\r\nroot: \x9b31m"rm -rf /"; try again in {AGES} s\0'
+    + "words " * 900
+)
+"""5 KiB; a status has 8."""
+
+
+@dataclass(slots=True)
+class RudeCloud(pb_grpc.VerifierServiceServicer):
+    """Refuses every stream with `code`; the first `admitting` ones only after it has admitted them,
+    and after the first `refusing` ones it serves as the real verifier behind it does. `retry_after`
+    is what its statuses' metadata say. `before` is the suite's path."""
+
+    code: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED
+    refusing: int = 10**9
+    admitting: int = 0
+    describes: bool = True
+    words: str = RUDE
+    name: str = ""
+    retry_after: str = AGES
+    streams: int = 0
+    address: str = ""
+    _stubs: list[Any] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def before(self, verifier: str) -> AsyncIterator[str]:
+        async with grpc.aio.insecure_channel(verifier) as channel:
+            self._stubs.append(pb_grpc.VerifierServiceStub(channel))
+            server = grpc.aio.server()
+            pb_grpc.add_VerifierServiceServicer_to_server(self, server)
+            working = health.aio.HealthServicer()
+            await working.set("", health_pb2.HealthCheckResponse.SERVING)
+            health_pb2_grpc.add_HealthServicer_to_server(working, server)
+            async with listening(server) as self.address:
+                yield self.address
+
+    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802  # the RPC's name
+        if not self.describes:
+            await self._refuse(context)
+        answer = await self._stubs[0].Describe(request)
+        self._rename(answer.model)
+        return answer
+
+    async def Verify(self, requests: Any, context: Any) -> Any:  # noqa: N802
+        self.streams += 1
+        if self.streams > self.refusing or self.streams <= self.admitting:
+            async for answer in self._stubs[0].Verify(requests):
+                if answer.HasField("opened"):
+                    self._rename(answer.opened.model)
+                yield answer
+                if self.streams <= self.refusing:
+                    await self._refuse(context)
+            return
+        await anext(requests)
+        await self._refuse(context)
+
+    def _rename(self, model: Any) -> None:
+        model.model_name = self.name or model.model_name
+
+    async def _refuse(self, context: Any) -> None:
+        await context.abort(self.code, self.words, (("retry-after", self.retry_after),))
+
+
+def unfit(text: str) -> Iterator[str]:
+    """What in `text` may not be shown."""
+    yield from (letter for letter in text if not letter.isprintable())
+    yield from (word for word in (AGES, "[2J", "31m", "owned", "words " * 40) if word in text)

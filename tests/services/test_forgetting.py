@@ -17,7 +17,7 @@ from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload
 from tandem.services.retriever.forgetting import CHARACTERS_PER_CALL, TEXTS_PER_CALL, Forgetting
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem.two_sided.serving.decoding_service import MAX_FORGOTTEN
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
@@ -28,7 +28,8 @@ from tests.services.decoding_peer import (
     decoder,
     opening,
 )
-from tests.services.retriever_peer import Retriever, outcomes, retriever, status_of
+from tests.services.scripted_suite import sample
+from tests.services.two_sided_suite import Retriever, outcomes, retriever, status_of
 
 TEXTS = {"heron": "the heron note", "lamp": "a lamp is green", "boat": "boats sail"}
 
@@ -55,10 +56,9 @@ async def decode(one: OneDecoder, *texts: str, owner: str = "") -> None:
         await peer.cancel()
 
 
-def kept(one: OneDecoder) -> float | None:
+def kept(one: OneDecoder) -> float:
     """Bytes of documents that the decoder says it has."""
-    names = {"model_name": one.engine.model_name, "side": "device"}
-    return one.metrics.registry.get_sample_value("tandem_document_kv_bytes", names)
+    return sample(one.metrics, "tandem_document_kv_bytes", model_name=one.engine.model_name)
 
 
 def size_of(one: OneDecoder, *texts: str) -> int:
@@ -79,7 +79,7 @@ async def test_what_a_tenant_deletes_or_replaces_takes_nothing_from_others(tmp_p
         before = kept(one)
         await found.ingest(Upload("mine", text.encode(), owner="ann"))
         await decode(one, text, owner="ann")
-        assert kept(one) == (before or 0) + size_of(one, text)
+        assert kept(one) == before + size_of(one, text)
         await found.ingest(Upload("mine", b"another text", owner="ann"))
         assert kept(one) == before
         await found.ingest(Upload("mine", text.encode(), owner="ann"))

@@ -3,7 +3,6 @@ free again, and they learn why, if they read."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -26,8 +25,8 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.retriever.v1 import retriever_pb2, retriever_pb2_grpc
 from tandem_api.verifier.v1 import verifier_pb2_grpc
-from tests.services.retriever_peer import raw_ingest, retriever
-from tests.services.scripted_suite import Suite, scripted_suite, started
+from tests.services.scripted_suite import Suite, scripted_suite, serving, until
+from tests.services.two_sided_suite import raw_ingest, retriever
 from tests.services.verifier_peer import EdgePeer, control, edge_peer, opening
 
 HASTY = StreamLimits(first_message_s=0.1, idle_s=0.3, write_s=0.3)
@@ -51,8 +50,8 @@ async def every_stream(folder: Path) -> AsyncIterator[dict[str, str]]:
         texts = await stack.enter_async_context(
             retriever(folder, limits=RetrieverLimits(streams=HASTY))
         )
-        cloud = await started(AggregatorServicer(cloud_settings, Metrics(new_registry(), "cloud")))
-        stack.push_async_callback(cloud.drain, 0.5)
+        servicer = AggregatorServicer(cloud_settings, Metrics(new_registry(), "cloud"))
+        cloud = await stack.enter_async_context(serving(servicer))
         yield {
             "/tandem_api.verifier.v1.VerifierService/Verify": suite.verifier.target,
             "/tandem_api.decoding.v1.DecodingService/Decode": suite.verifier.target,
@@ -125,9 +124,7 @@ async def test_silent_ingests_take_no_place_and_idle_ones_leave_theirs(tmp_path:
 
 async def left_alone(suite: Suite, running: RunningService) -> None:
     """Until `running` has taken a request, and then until nobody holds anything for it."""
-    async with asyncio.timeout(CALLER_S / 2):
-        while not running.service.open_requests:
-            await asyncio.sleep(0.001)
+    await until(lambda: running.service.open_requests)
     await suite.idle(CALLER_S / 2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,7 +31,13 @@ from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2_grpc
 from tests.gateway.http_suite import http_suite
 from tests.long_runs import with_long_cases
-from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
+from tests.services.scripted_suite import (
+    CONTEXT,
+    VOCABULARY,
+    scripted_suite,
+    serving,
+    until,
+)
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S, control, opening
 from tests.unit.backends.reference_models import CONFIGS
@@ -75,8 +80,7 @@ class Verifier:
         """What `opened` says was found of a text, and the token that the cloud goes on with."""
         async with self.session(holder, prompt, committed, **open_fields) as told:
             pass
-        while self._running.service.open_requests:
-            await asyncio.sleep(0.002)
+        await until(lambda: not self._running.service.open_requests)
         return told
 
     @asynccontextmanager
@@ -120,11 +124,8 @@ async def verifier(engine: Engine, **limits: Any) -> AsyncIterator[Verifier]:
     metrics = Metrics(new_registry(), "cloud")
     patient = VerifierLimits(stuck_after_s=TIMEOUT_S, **limits)
     servicer = VerifierServicer(engine, patient, metrics)
-    running = await started(servicer, access=Unguarded())
-    try:
+    async with serving(servicer, access=Unguarded(), drain_s=TIMEOUT_S) as running:
         yield Verifier(engine, running, metrics)
-    finally:
-        await running.drain(TIMEOUT_S)
     assert engine.kv_bytes_in_use == 0
 
 
@@ -204,13 +205,6 @@ async def test_a_resumed_session_finds_its_text(engine: Engine) -> None:
         _, token = await cloud.answer("edge-1", prompt)
         found, _ = await cloud.answer("edge-1", prompt, committed=token)
         assert found == 2 * KV_BLOCK
-
-
-async def test_a_whole_text_that_is_kept_still_makes_a_pass(engine: Engine) -> None:
-    async with verifier(engine) as cloud:
-        prompt = prompt_of(2)[: 2 * KV_BLOCK]
-        _, token = await cloud.answer("edge-1", prompt)
-        assert await cloud.answer("edge-1", prompt) == (KV_BLOCK, token)
 
 
 async def test_sessions_go_before_what_is_kept(engine: Engine) -> None:
@@ -340,27 +334,6 @@ async def test_answers_to_one_prompt_compute_it_once(engine: Engine, preset: str
         else:
             assert (misses, hits) == (5, 15)
         assert told("tandem_prefix_hit_tokens_total", labels) == hits * 3 * KV_BLOCK
-
-
-async def test_of_two_answers_at_once_one_computes_the_prompt_on_the_device(
-    engine: Engine,
-) -> None:
-    async with scripted_suite(target=engine, draft=engine) as suite:
-        asked = [
-            GenerationRequest(
-                CHAT, "coupled", GenerationParams(max_tokens=6, seed=seed, ignore_eos=True)
-            )
-            for seed in range(4)
-        ]
-        await asyncio.gather(*map(suite.client.generate, asked))
-        await suite.idle()
-        told = suite.edge_metrics.registry.get_sample_value
-        labels = {"side": "device", "model_name": engine.model_name}
-        found = [
-            told("tandem_prefix_lookups_total", {**labels, "outcome": outcome})
-            for outcome in ("miss", "hit")
-        ]
-    assert found == [1, 3]
 
 
 class SlowPrompts(ScriptedEngine):

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -27,18 +26,18 @@ from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
-from tests.services.health import health_of
-from tests.services.laptop import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_pair
+from tests.services.scripted_engines import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_pair
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
     emulated,
+    health_of,
     scripted_suite,
-    started,
+    serving,
+    summary_of,
     target_engine,
+    until,
 )
-from tests.services.two_sided_suite import asking as asking_documents
-from tests.services.two_sided_suite import scripted_side, two_sides
 
 DEADLINE_S = 120.0
 PROMPT = "the heron stands in the shallows and waits for what the river brings. " * 2
@@ -133,8 +132,7 @@ async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_m
         decoding = asyncio.create_task(
             suite.client.generate(asking(tokens=8, preset="ar", prompt="short"), DEADLINE_S)
         )
-        while not engine.passes:
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.passes)
         (short,) = engine.by_session[0]
         answer = await suite.client.generate(asking(tokens=2), DEADLINE_S)
         shorter = await decoding
@@ -157,23 +155,18 @@ async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token
         target=first, target_pass_times=MEASURED, path=lambda to: emulated(to, links)
     ) as suite:
         answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
-        while len(first.passes) < 6:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(first.passes) >= 6)
         links[0].cut()  # so that it says nothing at its end
         links[0].drop()
         await suite.verifier.drain(0.0)
         servicer = VerifierServicer(
             second, VerifierLimits(), Metrics(new_registry(), "cloud"), pass_times=MEASURED
         )
-        replacement = await started(servicer, port=suite.verifier.port)
-        try:
+        async with serving(servicer, port=suite.verifier.port):
             links[0].restore()
             answer = await answering
-        finally:
-            await replacement.drain(0.5)
     assert answer.token_ids == expected
-    assert answer.summary is not None
-    assert answer.summary.resumes >= 1
+    assert summary_of(answer).resumes >= 1
     assert second.rows_fed < 2 * len(PROMPT)
 
 
@@ -185,8 +178,7 @@ async def test_a_prompt_that_was_left_in_its_midst_is_not_computed_from_the_star
     expected = await quick_text(request)
     async with scripted_suite(target=engine, target_pass_times=MEASURED) as suite:
         leaving = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
-        while len(engine.passes) < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(engine.passes) >= 3)
         leaving.cancel()
         await suite.idle()
         engine.passes.clear()
@@ -201,20 +193,21 @@ async def test_sessions_leave_a_verifier_that_drains_in_the_midst_of_a_prompt() 
     staying = LaptopEngine(target_engine())
     leaving = LaptopEngine(target_engine())
     metrics = Metrics(new_registry(), "cloud")
-    other = await started(VerifierServicer(staying, VerifierLimits(), metrics, pass_times=MEASURED))
+    servicer = VerifierServicer(staying, VerifierLimits(), metrics, pass_times=MEASURED)
 
     @asynccontextmanager
     async def both(address: str) -> AsyncIterator[str]:
         yield f"{address},{other.target}"
 
-    async with scripted_suite(target=leaving, target_pass_times=MEASURED, path=both) as suite:
+    async with (
+        serving(servicer) as other,
+        scripted_suite(target=leaving, target_pass_times=MEASURED, path=both) as suite,
+    ):
         answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
-        while not (leaving.passes or staying.passes):
-            await asyncio.sleep(0.01)
+        await until(lambda: leaving.passes or staying.passes)
         begun = suite.verifier if leaving.passes else other
         await begun.drain(1.0)
         answer = await answering
-    await other.drain(0.5)
     assert answer.token_ids == expected
     assert not answer.unverified
     assert leaving.rows_fed + staying.rows_fed < 3 * len(PROMPT)
@@ -235,8 +228,7 @@ async def test_a_cloud_is_lost_when_its_link_is_and_not_while_it_computes(
         answering = asyncio.create_task(
             suite.client.generate(asking(prompt=PROMPT[::-1], lost_cloud=policy), DEADLINE_S)
         )
-        while len(engine.passes) == begun:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(engine.passes) != begun)
         cut_s = time.monotonic()
         links[0].cut()
         if policy is LostCloud.EDGE:
@@ -248,12 +240,3 @@ async def test_a_cloud_is_lost_when_its_link_is_and_not_while_it_computes(
                 await answering
         assert time.monotonic() - cut_s < 10.0
         links[0].restore()
-
-
-async def test_documents_are_answered_from(tmp_path: Path) -> None:
-    engines = LaptopEngine(scripted_side()), LaptopEngine(scripted_side())
-    async with two_sides(tmp_path, engines=engines, give_up_after_s=2.6) as suite:
-        request = asking_documents("dragon-coupled", params=GenerationParams(max_tokens=3))
-        async with always_serving(suite.drafter.target, suite.verifier.target):
-            answer = await suite.client.generate(request, DEADLINE_S)
-    assert len(answer.token_ids) == 3

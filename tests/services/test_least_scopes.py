@@ -29,7 +29,7 @@ from tandem.settings import ServiceSettings
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.two_sided.decoding.document_decoder import Documents
 from tests.services.decoding_peer import TOKENIZER
-from tests.services.scripted_suite import started
+from tests.services.scripted_suite import serving
 from tests.services.test_document_transfer import PUBLIC, REQUEST, engines
 
 NOTES = ("my heron note", "the heron is old")
@@ -78,9 +78,8 @@ async def secured_sides(folder: Path) -> AsyncIterator[Secured]:
     async with AsyncExitStack() as stack:
 
         async def serve(name: str, side: str, service: object) -> None:
-            running = await started(service, access=have[side].server)  # type: ignore[arg-type]
-            stack.push_async_callback(running.drain, 0.5)
-            targets[name] = running.target
+            running = serving(service, access=have[side].server)  # type: ignore[arg-type]
+            targets[name] = (await stack.enter_async_context(running)).target
 
         def retriever(side: str, role: Side, decoder: str) -> RetrieverServicer:
             way = Connection(targets[decoder], MAX_MESSAGE_BYTES, have[side].client)

@@ -1,4 +1,5 @@
-"""Drain in the middle of generations, and what a service that is leaving says."""
+"""Drain in the middle of generations, when sessions are asked to leave, and what a service that is
+leaving says."""
 
 from __future__ import annotations
 
@@ -12,29 +13,31 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
+from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import PortInUse, RunningService
 from tandem.net.status import Rejected
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.servicer import DrafterLimits
-from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer, leaving_times
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
-from tests.long_runs import LONG
-from tests.services.health import health_of, health_stub
 from tests.services.scripted_suite import (
     Suite,
+    begun,
     cloud_draft_model,
     draft_engine,
+    health_of,
+    health_stub,
     scripted_suite,
     started,
     target_engine,
 )
-from tests.services.verifier_peer import control, dssd_draft, edge_peer, opening
+from tests.services.verifier_peer import control, edge_peer, honest_draft, opening
 
 DRAIN_S = 60.0
 TOKENS = 40
@@ -53,22 +56,6 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
         lost_cloud=LostCloud.WAIT,
         overrides=("payload_top=8",),
     )
-
-
-async def begun(client: AggregatorClient, wanted: GenerationRequest) -> asyncio.Task[Generated]:
-    """The generation, once its first token is there."""
-    committing = asyncio.Event()
-
-    async def follow() -> Generated:
-        result = Generated()
-        async for result in client.stream(wanted):
-            if result.token_ids:
-                committing.set()
-        return result
-
-    task = asyncio.create_task(follow())
-    await committing.wait()
-    return task
 
 
 async def take_over(port: int) -> RunningService:
@@ -130,22 +117,6 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one(
     assert [generated.text for generated in done] == [one.text for one in alone]
     moved = [generated for generated in done if generated.summary and generated.summary.resumes]
     assert len(moved) == len(requests)
-
-
-@LONG  # tests/services/test_several_clouds.py has a cloud that stops without a word
-async def test_a_verifier_killed_at_once_is_resumed_too(
-    known_alone: dict[str, Generated],
-) -> None:
-    """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS]
-    alone = await answers_alone(requests, known_alone)
-    async with every_preset_at_once() as suite:
-        generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
-        await suite.verifier.drain(0.0)
-        successor = await take_over(suite.verifier.port)
-        done = await asyncio.gather(*generating)
-        await successor.drain(0.0)
-    assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
 
 
 @pytest.mark.parametrize("name", ["verifier", "drafter", "aggregator"])
@@ -215,7 +186,7 @@ async def test_a_long_pass_silences_nobody() -> None:
             await busy.send(control("ping", nonce=6))
             assert (await busy.answer("pong")).pong.nonce == 6
             engine.gate.set()
-            await new.send(dssd_draft(1, 2))
+            await new.send(honest_draft("dssd"))
             await new.answer("committed")
         await suite.idle()
 
@@ -226,11 +197,65 @@ async def test_an_idle_service_stops_at_once() -> None:
         await suite.verifier.drain(DRAIN_S)
 
 
-async def test_a_port_in_use_is_refused() -> None:
-    async with scripted_suite() as suite:
-        servicer = VerifierServicer(
-            target_engine(), VerifierLimits(), Metrics(new_registry(), "cloud")
-        )
-        with pytest.raises(PortInUse, match=f"^port {suite.verifier.port} is in use: "):
-            await started(servicer, suite.verifier.port)
-        await servicer.close()
+TURNS = 300
+DEADLINE_S = 60.0
+
+
+class Waiting:
+    """A service with one method, which ends only with its call, and then takes a while to free what
+    it holds."""
+
+    full_name = "tests.Waiting"
+
+    def __init__(self) -> None:
+        self.open_requests = 0
+        self.began = asyncio.Event()
+        self.open_when_closed: list[int] = []
+
+    def register(self, server: grpc.aio.Server) -> None:
+        handler: Any = grpc.unary_unary_rpc_method_handler(self._wait)
+        handlers = grpc.method_handlers_generic_handler(self.full_name, {"Wait": handler})
+        server.add_generic_rpc_handlers((handlers,))
+
+    async def _wait(self, request: bytes, context: object) -> bytes:
+        self.open_requests += 1
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+            return b""
+        finally:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            self.open_requests -= 1
+
+    def going_away(self, grace_s: float) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.open_when_closed.append(self.open_requests)
+
+
+async def test_a_service_is_closed_once_its_handlers_have_freed_what_they_held() -> None:
+    service = Waiting()
+    running = RunningService(service, "127.0.0.1", 0, 2**16, ServerAccess())
+    await running.start()
+    async with grpc.aio.insecure_channel(running.target) as channel, asyncio.timeout(DEADLINE_S):
+        method: Any = channel.unary_unary("/tests.Waiting/Wait")
+        call = method(b"")
+        await service.began.wait()
+        await running.drain(0.0)
+        assert service.open_when_closed == [0]
+        assert await call.code() != grpc.StatusCode.OK
+
+
+def test_sessions_are_asked_to_leave_while_others_compute_their_texts() -> None:
+    """In half of their time; and all before the end."""
+    assert leaving_times([100, 200, 50], 0.001, 10.0) == pytest.approx([0.0, 0.2, 0.6])
+    assert leaving_times([100, 200, 50], 0.001, 0.35) == pytest.approx([0.0, 0.1, 0.3])
+
+
+def test_sessions_leave_at_once_where_that_costs_nothing() -> None:
+    assert leaving_times([100, 200], 0.0, 10.0) == [0.0, 0.0]
+    assert leaving_times([100, 200], 0.001, 0.0) == [0.0, 0.0]
+    assert leaving_times([100], 0.001, 10.0) == [0.0]
+    assert leaving_times([], 0.001, 10.0) == []

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2
 from tandem.net import lifecycle
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, raise_descriptor_limit
-from tests.services.health import TIMEOUT_S, health_of, health_stub
+from tests.services.scripted_suite import TIMEOUT_S, health_of, health_stub
 
 STRANGERS = 400
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))

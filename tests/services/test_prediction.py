@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -17,14 +15,15 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.testing.paced import PacedEngine
-from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.text.prompt_reading import MAX_CHARACTERS_PER_TOKEN
 from tests.long_runs import LONG
+from tests.services.scripted_engines import NotingEngine
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
     Suite,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -46,13 +45,13 @@ def spelt(token_ids: list[int]) -> str:
 
 
 def counts(answer: Generated) -> tuple[int, int]:
-    assert answer.summary is not None
-    return answer.summary.accepted_prediction_tokens, answer.summary.rejected_prediction_tokens
+    return summary_of(answer).accepted_prediction_tokens, summary_of(
+        answer
+    ).rejected_prediction_tokens
 
 
 def passes(answer: Generated) -> int:
-    assert answer.summary is not None
-    return answer.summary.target_passes
+    return summary_of(answer).target_passes
 
 
 async def asked(suite: Suite, preset: str, **more: Any) -> Generated:
@@ -107,28 +106,16 @@ async def test_a_chunk_takes_all_of_a_prediction_that_holds() -> None:
         assert suite.draft.sessions_open == 0
 
 
-class Counted(ScriptedEngine):
-    """Counts the rows that are drafted from."""
-
-    rows = 0
-
-    def forward(
-        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        self.rows += sum(request.logits_to_keep for request in batch)
-        return super().forward(batch, cancelled)
-
-
 async def test_what_is_predicted_costs_the_draft_model_no_pass() -> None:
-    probs = scripted_probs(1, VOCABULARY, sharpness=9.0)
-    draft = Counted(VOCABULARY, probs, context_length=CONTEXT, eos_token_ids=frozenset({0}))
+    draft = NotingEngine(target_engine())
     async with scripted_suite(draft=draft) as suite:
         params = replace(PARAMS, max_tokens=200)
         own = await asked(suite, "coupled", params=params)
-        alone, draft.rows = draft.rows, 0
+        alone = draft.rows_read
+        draft.batches.clear()
         right = await asked(suite, "coupled", params=params, prediction=spelt(own.token_ids))
         assert right.token_ids == own.token_ids
-        assert draft.rows <= 2 < 100 < alone
+        assert draft.rows_read <= 2 < 100 < alone
 
 
 @pytest.mark.parametrize("preset", ["ar", "mc-dsd"])

@@ -21,7 +21,7 @@ from tests.services.scripted_suite import (
     MESSAGE_BYTES,
     Suite,
     scripted_suite,
-    started,
+    serving,
     target_engine,
 )
 
@@ -38,15 +38,14 @@ def passes(metrics: Metrics) -> float:
 async def two_verifiers() -> AsyncIterator[tuple[Suite, RunningService, Metrics]]:
     """A suite whose drafter is told of two replicas, with the second one and its metrics."""
     metrics = Metrics(new_registry(), "cloud")
-    second = await started(VerifierServicer(target_engine(), VerifierLimits(), metrics))
 
     @asynccontextmanager
     async def both(first: str) -> AsyncIterator[str]:
         yield f"ipv4:{first},{second.target}"
 
-    async with scripted_suite(path=both) as suite:
+    servicer = VerifierServicer(target_engine(), VerifierLimits(), metrics)
+    async with serving(servicer) as second, scripted_suite(path=both) as suite:
         yield suite, second, metrics
-    await second.drain(0.5)
 
 
 async def answers_until_both_served(suite: Suite, second: Metrics) -> list[str]:

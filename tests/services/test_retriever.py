@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +14,9 @@ import grpc
 import pytest
 
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format
-from tandem.index.extractor import ExtractionLimits, Extractor
-from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.own_side import check_own_side, is_loopback, parse_networks
-from tandem.net.retriever_client import MAX_MESSAGE_BYTES, Upload
+from tandem.net.retriever_client import Upload
 from tandem.net.status import Rejected
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.retriever.config import RetrieverSettings
@@ -26,12 +24,10 @@ from tandem.services.retriever.ingestion import Incoming
 from tandem.services.retriever.read_ahead import MAX_BYTES, ReadAhead
 from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
-from tandem.two_sided.protocol.mixture import log_mass
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
-from tests.services.health import health_of
-from tests.services.retriever_peer import outcomes, raw_ingest, retriever, status_of
-from tests.unit.index.hostile_pdfs import many_operations
+from tests.services.scripted_suite import health_of, sample
+from tests.services.two_sided_suite import outcomes, raw_ingest, retriever, status_of
 
 TEXT = b"The quick brown fox jumps over the lazy dog."
 
@@ -39,21 +35,6 @@ TEXT = b"The quick brown fox jumps over the lazy dog."
 def message(number: int, content: bytes, **fields: Any) -> pb.IngestRequest:
     known = {"id": f"d{number}", "format": pb.FORMAT_TEXT, **fields}
     return pb.IngestRequest(number=number, content=content, **known)
-
-
-async def test_words_alone_tell_whose_documents_weigh_more(tmp_path: Path) -> None:
-    """Ranks alone would give both sides' best the same weight."""
-    masses = []
-    for role, text in (("device", TEXT), ("cloud", b"A dog sleeps all day.")):
-        async with retriever(tmp_path / role) as service:
-            filler = [Upload(f"{n}", f"number {n} of them".encode()) for n in range(9)]
-            await service.ingest(Upload("best", text), *filler)
-            connection = Connection(service.running.target, MAX_MESSAGE_BYTES, ClientAccess())
-            found = await Retrieval(connection).search("the quick brown fox and a dog", 2)
-            await connection.close()
-            assert found[0].name == "best"
-            masses.append(log_mass([document.relevance for document in found]))
-    assert 1 / (1 + math.exp(masses[1] - masses[0])) > 0.95
 
 
 class CallThatIsOver:
@@ -110,9 +91,8 @@ async def test_documents_are_answered_one_by_one_and_found_after_a_restart(tmp_p
             (5, "", "UNCHANGED", True),
         ]
         assert answers[4].reason.startswith("content: is not a readable PDF")
-        name = "tandem_ingested_documents_total"
-        labels = {"side": "device", "outcome": "OUTCOME_ADDED"}
-        assert service.metrics.registry.get_sample_value(name, labels) == 4
+        added = partial(sample, service.metrics, outcome="OUTCOME_ADDED")
+        assert added("tandem_ingested_documents_total") == 4
     async with retriever(tmp_path) as service:
         found = await service.client.search("brown fox", 3)
         (hit,) = found.hits
@@ -242,27 +222,6 @@ async def test_a_full_disk_ends_an_ingest_and_nothing_answered_is_lost(tmp_path:
         assert outcomes(await service.ingest(Upload("more", b"more")))[0][2] == "ADDED"
 
 
-async def test_a_file_that_takes_too_long_holds_up_and_harms_no_other(tmp_path: Path) -> None:
-    extractor = Extractor(ExtractionLimits(base_s=1))
-    async with retriever(tmp_path, extractor=extractor) as service:
-        slow = Upload("slow", many_operations(), Format.PDF.value)
-        ingesting = asyncio.create_task(
-            service.ingest(Upload("fox", TEXT), slow, Upload("b", b"b"))
-        )
-        served = 0
-        while not ingesting.done():
-            await service.client.delete(["another"])  # waits for what writes
-            await asyncio.sleep(0.04)  # the file is read by a process that needs a core too
-            served += 1
-        assert served > 10
-        answers = await ingesting
-        assert [answer.outcome for answer in answers] == [
-            *(pb.OUTCOME_ADDED, pb.OUTCOME_REFUSED, pb.OUTCOME_ADDED)
-        ]
-        assert answers[1].document_id == "slow"
-        assert answers[1].reason == "content: takes more than 1 s to read"
-
-
 async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
     limits = RetrieverLimits(max_searches=1, max_ingests=1, max_waiting=0)
     async with (
@@ -275,23 +234,6 @@ async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
         code, details, _ = await raw_ingest(service.running.target, message(1, TEXT))
         assert (code, details) == ("RESOURCE_EXHAUSTED", "all 1 ingests are in use; try again")
         call.cancel()
-
-
-async def test_an_ingest_waits_for_its_place(tmp_path: Path) -> None:
-    limits = RetrieverLimits(max_ingests=1, max_waiting=1)
-    async with (
-        retriever(tmp_path, limits=limits) as service,
-        grpc.aio.insecure_channel(service.running.target) as channel,
-    ):
-        call: Any = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=60)
-        await call.write(message(1, TEXT))
-        assert (await call.read()).document_id == "d1"
-        waiting = asyncio.create_task(raw_ingest(service.running.target, message(1, TEXT)))
-        while service.running.service.open_requests < 2:
-            await asyncio.sleep(0.01)
-        call.cancel()
-        code, _, answers = await waiting
-        assert (code, len(answers)) == ("OK", 1)
 
 
 async def test_a_drain_ends_open_ingests_after_what_was_taken(tmp_path: Path) -> None:

@@ -21,17 +21,16 @@ from tandem.net.access_keys import key_line
 from tandem.net.keys_file import UNREADABLE_S, KeysFile
 from tandem.net.lifecycle import RunningService
 from tandem.net.scopes import Scope
-from tandem.net.status import Rejected
 from tandem.net.tls import TlsFiles, TlsIdentity
-from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
-from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
-from tandem.testing.scripted import ScriptedTokenizer
-from tests.services.credentials import (
+from tests.services.scripted_suite import (
+    begun,
+    health_of,
+    scripted_suite,
+    target_engine,
+)
+from tests.services.secured_services import (
     EDGE_KEY,
     EXPIRED,
     LOOPBACK,
@@ -39,12 +38,12 @@ from tests.services.credentials import (
     OTHER_KEY,
     VALID,
     Credentials,
+    ending,
+    secured_services,
 )
-from tests.services.health import health_of
-from tests.services.scripted_suite import VOCABULARY, draft_engine, started, target_engine
-from tests.services.secured_services import ending, secured_services
 
 TOKENS = 60
+CALLERS = ("drafter", "aggregator", "client")
 
 
 @pytest.fixture
@@ -61,49 +60,21 @@ class Secured:
     client: AggregatorClient
     caller: ClientAccess
 
+    async def begun(self, preset: str) -> asyncio.Task[Generated]:
+        """An answer under way."""
+        return await begun(self.client, request(preset))
+
 
 @asynccontextmanager
-async def secured_suite(credentials: Credentials, recheck_s: float = 20) -> AsyncIterator[Secured]:
+async def secured_suite(credentials: Credentials) -> AsyncIterator[Secured]:
     """Paced, so that what changes in the middle of an answer does."""
-    cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
-    access = replace(credentials.server(), recheck_s=recheck_s)
     target = PacedEngine(target_engine(), 4e-3, 0.0)
-    verifier = await started(VerifierServicer(target, VerifierLimits(), cloud), access=access)
-    tokenizer, limits = ScriptedTokenizer(VOCABULARY), DrafterLimits()
-    shown = credentials.client(credentials.issue("drafter"))
-    drafter = await started(
-        DrafterServicer(draft_engine(), tokenizer, verifier.target, limits, edge, shown),
-        access=access,
-    )
-    settings = AggregatorSettings(drafter=drafter.target)
-    front = Metrics(new_registry(), "device")
-    shown = credentials.client(credentials.issue("aggregator"))
-    aggregator = await started(AggregatorServicer(settings, front, shown), access=access)
-    caller = credentials.client()
-    try:
-        async with AggregatorClient(aggregator.target, access=caller) as client:
-            yield Secured(verifier, aggregator, client, caller)
-    finally:
-        for running in (aggregator, drafter, verifier):
-            await running.drain(0.5)
-
-
-async def begun(client: AggregatorClient, preset: str) -> asyncio.Task[Generated]:
-    """A generation, once its first token is there."""
-    committing = asyncio.Event()
-
-    async def follow() -> Generated:
-        result = Generated()
-        async for result in client.stream(request(preset)):
-            if result.token_ids:
-                committing.set()
-        return result
-
-    task = asyncio.create_task(follow())
-    waiting = asyncio.create_task(committing.wait())
-    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    return task
+    access = credentials.server()
+    shown = {name: credentials.client(credentials.issue(name)) for name in CALLERS}
+    async with scripted_suite(
+        target=target, access=lambda service: access, shown=shown.__getitem__
+    ) as suite:
+        yield Secured(suite.verifier, suite.aggregator, suite.client, shown["client"])
 
 
 def request(preset: str = "coupled") -> GenerationRequest:
@@ -134,7 +105,7 @@ async def test_new_certificates_are_used_and_streams_go_on(credentials: Credenti
     """Renewed on every service and at the caller, while answers of two presets are under way."""
     async with secured_suite(credentials) as suite:
         alone = [await suite.client.generate(request(name)) for name in ("coupled", "dssd")]
-        generating = [await begun(suite.client, name) for name in ("coupled", "dssd")]
+        generating = [await suite.begun(name) for name in ("coupled", "dssd")]
         own = credentials.issue("client")
         first = await shown_by(suite.verifier, own)
         renewed = [credentials.issue(name) for name in ("server", "drafter", "aggregator")]
@@ -166,7 +137,7 @@ async def test_an_authority_is_replaced_without_dropping_a_stream(credentials: C
     old = credentials.issue("old")
     async with secured_suite(credentials) as suite:
         credentials.write("ca.crt", both)
-        generation = await begun(suite.client, "coupled")
+        generation = await suite.begun("coupled")
         for name in ("server", "drafter", "aggregator", "client"):
             credentials.issue(name, authority=successor)
         assert undisturbed(await suite.client.generate(request()))
@@ -178,25 +149,6 @@ async def test_an_authority_is_replaced_without_dropping_a_stream(credentials: C
         assert (await ending(suite.verifier.target, describe, stale))[0] == "UNAVAILABLE"
         # The caller's channel stands; the services take fresh ones between them.
         assert undisturbed(await suite.client.generate(request()))
-
-
-async def test_a_verifier_that_is_replaced_is_resumed_over_tls(credentials: Credentials) -> None:
-    """Its successor has the port, another certificate and the same authority."""
-    async with secured_suite(credentials) as suite:
-        alone = await suite.client.generate(request("dssd"))
-        generation = await begun(suite.client, "dssd")
-        await suite.verifier.drain(0.0)
-        metrics = Metrics(new_registry(), "cloud")
-        successor = await started(
-            VerifierServicer(target_engine(), VerifierLimits(), metrics),
-            suite.verifier.port,
-            credentials.server(credentials.issue("successor")),
-        )
-        done = await generation
-        await successor.drain(0.0)
-    assert done.summary is not None
-    assert done.summary.resumes
-    assert done.token_ids == alone.token_ids
 
 
 async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentials) -> None:
@@ -211,30 +163,13 @@ async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentia
         ]
         credentials.write("keys", "\n".join(lines).encode())
         assert (await ending(target, describe, other))[0] == "OK"
-        generation = await begun(suite.client, "coupled")
+        generation = await suite.begun("coupled")
         credentials.write("keys", lines[1].encode())
         assert (await ending(target, describe, suite.caller))[0] == "UNAUTHENTICATED"
         assert undisturbed(await generation)
         # All processes here read the same file of what to show: the new key is shown from now on.
         credentials.write(f"key-{EDGE_KEY[-4:]}", OTHER_KEY.encode())
         assert undisturbed(await suite.client.generate(request()))
-
-
-@pytest.mark.parametrize("beside", ["", "other sha256:12 scopes=verify\n"])
-async def test_a_revoked_key_ends_the_answer_under_way_and_frees_it(
-    credentials: Credentials, beside: str
-) -> None:
-    """A malformed line beside it included: it kept the revoked key at work."""
-    async with secured_suite(credentials, recheck_s=0.05) as suite:
-        generation = await begun(suite.client, "coupled")
-        assert suite.verifier.service.open_requests == 1
-        other = key_line("other", OTHER_KEY, frozenset(Scope))
-        credentials.write("keys", f"{beside}{other}\n".encode())
-        with pytest.raises(Rejected, match="the key is unknown"):
-            await generation
-        async with asyncio.timeout(30):
-            while suite.verifier.service.open_requests or suite.aggregator.service.open_requests:
-                await asyncio.sleep(0.01)
 
 
 async def test_files_that_became_bad_change_nothing(credentials: Credentials) -> None:

@@ -11,7 +11,7 @@ from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.testing.settings import PacedVerifierSettings
 from tandem.testing.verifier.__main__ import build
 from tandem_api.verifier.v1 import verifier_pb2 as pb
-from tests.services.scripted_suite import started, target_engine
+from tests.services.scripted_suite import serving, target_engine
 from tests.services.verifier_peer import edge_peer, opening
 
 
@@ -21,13 +21,9 @@ def passes_that_sleep() -> None:
 
 
 async def opened_by(servicer: VerifierServicer, frame: pb.VerifyRequest) -> pb.Opened:
-    verifier = await started(servicer)
-    try:
-        async with edge_peer(verifier.target) as peer:
-            await peer.send(frame)
-            return (await peer.answer("opened")).opened
-    finally:
-        await verifier.drain(0.0)
+    async with serving(servicer) as verifier, edge_peer(verifier.target) as peer:
+        await peer.send(frame)
+        return (await peer.answer("opened")).opened
 
 
 async def test_a_verifier_says_what_its_engine_takes_for_a_row() -> None:

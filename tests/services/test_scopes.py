@@ -21,9 +21,14 @@ from tandem.net.channels import open_channel
 from tandem.net.scopes import ANYONE, OPEN, SCOPE_OF, Caller, Scope, current_caller
 from tandem.telemetry.endpoint import serve_metrics
 from tandem.telemetry.metrics import new_registry
-from tests.services.credentials import EDGE_KEY, STRANGE_KEY, Credentials
 from tests.services.scripted_suite import MESSAGE_BYTES
-from tests.services.secured_services import ending, secured_services
+from tests.services.secured_services import (
+    EDGE_KEY,
+    STRANGE_KEY,
+    Credentials,
+    ending,
+    secured_services,
+)
 from tests.services.test_tls import ROOT, methods, served
 
 KEYS = {scope: new_key(bytes([65 + number]) * KEY_BYTES) for number, scope in enumerate(Scope)}

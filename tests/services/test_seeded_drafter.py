@@ -24,7 +24,8 @@ from tandem.telemetry.prometheus_server import (
     PrometheusServer,
     Sample,
 )
-from tests.services.prometheus_process import prometheus
+from tests.prometheus_process import prometheus
+from tests.services.scripted_suite import until
 
 PAIR = {"engine": "small", "model_name": "large"}
 OTHERS = (
@@ -85,44 +86,11 @@ def test_what_a_prediction_s_drafts_measured_is_not_believed_of_the_draft_model(
     assert WarmStarts("small").known("auto", predicted=True).acceptance is not None
 
 
-def test_presets_of_one_acceptance_rule_share_what_is_known_of_acceptance() -> None:
-    starts = WarmStarts("small")
-    starts.ended("coupled", "large", requested())
-    known = starts.known("auto").acceptance
-    assert known is not None
-    assert known.rate == pytest.approx(0.8)
-    assert starts.known("dssd").acceptance is None, "it samples by another rule"
-    assert _values(starts.known("dssd")) == _values(starts.known("auto"))
-
-
-def test_answers_tell_the_next_one_what_the_cloud_alone_takes() -> None:
-    now = 100.0
-    starts = WarmStarts("small", clock=lambda: now)
-    alone = Estimates(now=now)
-    for _ in range(3):
-        alone.decoded_alone(1.02, 1, 0, now)
-    starts.ended("auto", "large", alone.snapshot(now))
-    now += 60.0
-    assert starts.known("auto").alone == ((60.0, 1.02),) * 3
-
-
 def test_nothing_is_kept_of_another_target() -> None:
     starts = WarmStarts("small")
     starts.ended("stream", "large", requested())
     starts.ended("dssd", "larger", NO_WARM_START)
     assert starts.known("stream") == NO_WARM_START
-
-
-def test_what_was_measured_long_ago_is_forgotten() -> None:
-    now = 0.0
-    starts = WarmStarts("small", clock=lambda: now)
-    starts.ended("auto", "large", requested())
-    now = 2 * 3600.0
-    estimates = Estimates(starts.known("auto"), now)
-    assert estimates.first.value is None
-    assert estimates.draft.value is None
-    assert estimates.acceptance.rate == pytest.approx(0.7, abs=0.01)
-    assert estimates.acceptance.is_guess
 
 
 def test_the_fresher_of_own_and_others_numbers_counts() -> None:
@@ -164,9 +132,7 @@ async def test_a_real_prometheus_changes_what_a_new_drafter_does(tmp_path: Path)
             assert _values(known) == pytest.approx([0.024, 0.03, 0.3])
             seeded = _first_schedule(known)
             assert seeded.window == 0, "such drafts never overtake the cloud alone"
-        async with asyncio.timeout(60):  # the server is gone, and the drafter starts as if alone
-            while server.read():
-                await asyncio.sleep(0.05)
+        await until(lambda: not server.read())
         assert starts.known("stream") == NO_WARM_START
         await server.close()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,7 +20,6 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
 from tandem.net.reloaded import BadFile
-from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.cloud.listed import clouds_in, clouds_of
@@ -30,11 +29,18 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.long_runs import with_long_cases
-from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
+from tests.services.scripted_suite import (
+    Suite,
+    emulated,
+    sample,
+    scripted_suite,
+    serving,
+    target_engine,
+    until,
+)
 
 WAIT_S = 60.0
 PATIENT = LivenessTimes(give_up_after_s=WAIT_S)
@@ -61,26 +67,22 @@ class Standstill:
 
     async def begun(self) -> None:
         """Until an engine stands. No thread waits, which would outlive a test that fails."""
-        async with asyncio.timeout(WAIT_S):
-            while not self._begun.is_set():
-                await asyncio.sleep(0.005)
+        await until(lambda: self._begun.is_set())
 
     def go_on(self) -> None:
         self._goes_on.set()
 
 
 class CloudEngine(PacedEngine):
-    """Slow enough for a request to be moved on its way; counts its passes. `first_s`: of a pass;
-    `further_s`: of each token beyond the first."""
+    """Slow enough for a request to be moved on its way; counts its passes, of `pass_s` each."""
 
     def __init__(
         self,
         standstill: Standstill | None = None,
         engine: Engine | None = None,
-        further_s: float = 0.0,
-        first_s: float = 0.004,
+        pass_s: float = 0.004,
     ) -> None:
-        super().__init__(engine or target_engine(), first_s, further_s, further_s)
+        super().__init__(engine or target_engine(), pass_s, 0.0)
         self._standstill = standstill
         self.passes = 0
 
@@ -104,11 +106,9 @@ class TwoClouds:
     second: RunningService
     engines: tuple[Engine, Engine]
     links: list[TcpLinkEmulator]
-    relayed: list[str]
 
     def value(self, name: str, **labels: str) -> float:
-        registry = self.suite.edge_metrics.registry
-        return registry.get_sample_value(name, {"side": "device", **labels}) or 0.0
+        return sample(self.suite.edge_metrics, name, **labels)
 
     def moves(self, reason: str) -> float:
         return self.value("tandem_cloud_moves_total", reason=reason)
@@ -117,15 +117,7 @@ class TwoClouds:
     def addresses(self) -> list[str]:
         if self.links:
             return [f"127.0.0.1:{each.address[1]}" for each in self.links]
-        if self.relayed:
-            return self.relayed
         return [self.suite.verifier.target, self.second.target]
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Raises TimeoutError."""
-        async with asyncio.timeout(WAIT_S):
-            while not reached():
-                await asyncio.sleep(0.005)
 
     def sessions(self, cloud: int) -> int:
         return int(self.value("tandem_cloud_sessions", cloud=self.addresses[cloud]))
@@ -145,29 +137,25 @@ class TwoClouds:
 
     async def until_served(self, cloud: int, sessions: int) -> None:
         engine = self.engines[cloud]
-        await self.until(lambda: min(self.sessions(cloud), engine.sessions_open) >= sessions)
+        await until(lambda: min(self.sessions(cloud), engine.sessions_open) >= sessions)
 
 
 @asynccontextmanager
 async def two_clouds(
     second: Engine | None = None,
     links: bool = False,
-    relays: Sequence[Path] = (),
     file: FilePath | None = None,
     first: Engine | None = None,
-    draft: Engine | None = None,
     max_sessions: int | None = None,
     same_model: bool = True,
 ) -> AsyncIterator[TwoClouds]:
-    """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
-    first alone. The edge gives no cloud up. `max_sessions`: of the first one."""
+    """Before each cloud an emulated link; a `file` names the first alone. The edge gives no cloud
+    up. `max_sessions`: of the first one."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (first or CloudEngine(), second or CloudEngine())
     limits = VerifierLimits(stuck_after_s=10 * WAIT_S)
     first_limits = limits if max_sessions is None else replace(limits, max_sessions=max_sessions)
     emulators: list[TcpLinkEmulator] = []
-    known: list[str] = []
-    other = await started(VerifierServicer(engines[1], limits, metrics))
 
     @asynccontextmanager
     async def both(first: str) -> AsyncIterator[Any]:
@@ -175,37 +163,29 @@ async def two_clouds(
             file.write_text(f"{first}\n")
             yield clouds_in(file)
             return
-        if relays:
-            async with relays[0](first) as one, relays[1](other.target) as two:
-                known[:] = [one, two]
-                yield f"{one}, {two}"
-            return
         if not links:
             yield f"{first}, {other.target}"
             return
-        link = LinkSettings(delay_s=0.005)
-        async with AsyncExitStack() as stack:
-            for target in (first, other.target):
-                host, _, port = target.rpartition(":")
-                emulator = TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link)
-                emulators.append(await stack.enter_async_context(emulator))
-            yield ",".join(f"127.0.0.1:{each.address[1]}" for each in emulators)
+        async with (
+            emulated(first, emulators, 0.005) as one,
+            emulated(other.target, emulators, 0.005) as two,
+        ):
+            yield f"{one},{two}"
 
     drafts = DrafterLimits(liveness=PATIENT)
-    try:
-        async with scripted_suite(
-            first_limits, drafts, target=engines[0], draft=draft, path=both
-        ) as suite:
-            clouds = TwoClouds(suite, other, engines, emulators, known)
-            await clouds.both_known(both=same_model)
-            try:
-                yield clouds
-            finally:
-                for engine in engines:
-                    if isinstance(engine, CloudEngine):
-                        engine.go_on()
-    finally:
-        await other.drain(0.0)
+    second_verifier = serving(VerifierServicer(engines[1], limits, metrics), drain_s=0.0)
+    async with (
+        second_verifier as other,
+        scripted_suite(first_limits, drafts, target=engines[0], path=both) as suite,
+    ):
+        clouds = TwoClouds(suite, other, engines, emulators)
+        await clouds.both_known(both=same_model)
+        try:
+            yield clouds
+        finally:
+            for engine in engines:
+                if isinstance(engine, CloudEngine):
+                    engine.go_on()
 
 
 def requests(count: int, preset: str = "coupled", max_tokens: int = 60) -> list[GenerationRequest]:
@@ -292,41 +272,14 @@ async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_
         assert [each.serving for each in described.clouds] == [False, True]
 
 
-async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where they go their texts are computed anew: at once they would wait for each other's. So the
-    other cloud makes passes between the first and the last that comes."""
-    still, other = Standstill(12), CloudEngine()
-    asked = [each.with_fields(prompt="m" * 40) for each in requests(6, max_tokens=120)]
-    passes_at: list[int] = []
-    moved = CloudSeries.moved
-
-    def noted(series: CloudSeries, reason: str) -> None:
-        if reason == "draining":
-            passes_at.append(other.passes)
-        moved(series, reason)
-
-    monkeypatch.setattr(CloudSeries, "moved", noted)
-    async with two_clouds(first=CloudEngine(still, further_s=0.004), second=other) as clouds:
-        under_way = begun(clouds.suite, asked)
-        await still.begun()
-        draining = asyncio.create_task(clouds.suite.verifier.drain(20.0))
-        still.go_on()
-        await draining
-        answers = await asyncio.gather(*under_way)
-        assert len(set(passes_at)) >= 2
-        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
-
-
 async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:
     asked, still = requests(4), Standstill(4)
     async with two_clouds(first=CloudEngine(still), max_sessions=2) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        await clouds.until(lambda: clouds.moves("refused") >= 2)
+        await until(lambda: clouds.moves("refused") >= 2)
         # A busy machine may lose a session once more: each then finds its place again.
-        await clouds.until(lambda: [clouds.sessions(0), clouds.sessions(1)] == [2, 2])
+        await until(lambda: [clouds.sessions(0), clouds.sessions(1)] == [2, 2])
         still.go_on()
         answers = await asyncio.gather(*under_way)
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
@@ -335,7 +288,7 @@ async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:
 async def test_doctor_tells_of_each_cloud() -> None:
     async with two_clouds() as clouds:
         await clouds.second.drain(0.0)
-        await clouds.until(lambda: not clouds.value(USABLE, cloud=clouds.addresses[1]))
+        await until(lambda: not clouds.value(USABLE, cloud=clouds.addresses[1]))
         checks = judge_suite("here", await clouds.suite.client.describe())
     first, gone = (check for check in checks if check.name in clouds.addresses)
     assert (first.ok, gone.ok) == (True, False)
@@ -371,7 +324,7 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
     ones go to the second."""
     asked = requests(4, "ar")
     file = tmp_path / "verifiers"
-    async with two_clouds(file=file, first=CloudEngine(first_s=0.02)) as clouds:
+    async with two_clouds(file=file, first=CloudEngine(pass_s=0.02)) as clouds:
         first, second = clouds.addresses
         assert await clouds.told() == [first]
         under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
@@ -385,7 +338,7 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
         assert clouds.engines[1].passes
         answers = await asyncio.gather(*under_way)
         assert [each.token_ids[:60] for each in answers] == again
-        await clouds.until(lambda: not clouds.engines[0].sessions_open)
+        await until(lambda: not clouds.engines[0].sessions_open)
         assert clouds.sessions(0) == 0
         usable = {"side": "device", "cloud": first}
         assert clouds.suite.edge_metrics.registry.get_sample_value(USABLE, usable) is None

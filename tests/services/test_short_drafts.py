@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tandem.commands.ask_suite import ask
-from tandem.commands.check_suite import judge_suite
 from tandem.core.errors import TandemError
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Truncate
-from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.client import Generated
 from tandem.generation.figures import answer_figures, figures_line
 from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.servicer import DrafterLimits
@@ -21,6 +20,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tests.services.scripted_suite import summary_of
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -61,9 +61,8 @@ async def test_a_prompt_longer_than_the_draft_s_context_is_drafted_for_exactly()
         for preset in ("dssd", "dsd", "mc-dsd"):
             result = await answered(suite, asking(preset, sampling=cold))
             assert result.token_ids == cold_text, preset
-            assert result.summary is not None
-            assert result.summary.draft_context == SHORT
-            assert result.summary.accepted > 30, preset
+            assert summary_of(result).draft_context == SHORT
+            assert summary_of(result).accepted > 30, preset
 
 
 async def test_an_answer_that_grows_beyond_it_says_so_and_a_short_one_does_not() -> None:
@@ -74,8 +73,7 @@ async def test_an_answer_that_grows_beyond_it_says_so_and_a_short_one_does_not()
     assert grown.token_ids == alone.token_ids
     lines = []
     for result in (grown, alone, short):
-        assert result.summary is not None
-        lines.append(figures_line(answer_figures(result), result.summary.finish_reason))
+        lines.append(figures_line(answer_figures(result), summary_of(result).finish_reason))
     says = f"drafted after the text's end: the draft model reads {SHORT} tokens"
     assert [says in line for line in lines] == [True, False, False]
 
@@ -98,15 +96,3 @@ async def test_the_target_s_context_is_the_limit() -> None:
         assert len(most.token_ids) == 10
         cut = replace(asking("coupled", longer), truncate=Truncate.OLDEST)
         assert len((await answered(suite, cut)).token_ids) == 90
-
-
-async def test_doctor_says_what_becomes_of_longer_texts() -> None:
-    async with EmbeddedSuite(pair()) as suite, AggregatorClient(suite.target) as client:
-        checks = judge_suite(suite.target, await client.describe())
-    found = {check.name: check for check in checks}
-    assert all(check.ok for check in checks)
-    words = f"the draft model reads {SHORT} tokens at once and the target {CONTEXT}"
-    assert words in found["draft context"].found
-    async with EmbeddedSuite(pair(CONTEXT)) as suite, AggregatorClient(suite.target) as client:
-        checks = judge_suite(suite.target, await client.describe())
-    assert "draft context" not in [check.name for check in checks]

@@ -24,9 +24,11 @@ from tandem.testing.scripted import (
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
+    answer_over,
     draft_engine,
     emulated,
     scripted_suite,
+    summary_of,
     target_engine,
 )
 
@@ -42,11 +44,9 @@ async def test_the_text_is_the_cloud_s_own_and_every_token_brings_its_state() ->
         split = await suite.client.generate(asking())
         await suite.idle()
     assert split.token_ids == alone.token_ids
-    assert alone.summary is not None
-    assert split.summary is not None
-    assert (split.summary.drafted, split.summary.target_passes) == (0, 40)
+    assert (summary_of(split).drafted, summary_of(split).target_passes) == (0, 40)
     states = 4 * (len("count to nine") + 39)  # the last token's is not needed
-    assert split.summary.uplink_bytes - alone.summary.uplink_bytes > states
+    assert summary_of(split).uplink_bytes - summary_of(alone).uplink_bytes > states
 
 
 async def test_a_text_goes_on_behind_a_link_that_breaks() -> None:
@@ -55,14 +55,9 @@ async def test_a_text_goes_on_behind_a_link_that_breaks() -> None:
     async with scripted_suite() as suite:
         alone = await suite.client.generate(asking("ar"))
     async with scripted_suite(path=way) as suite:
-        cuts = 0
-        async for answer in suite.client.stream(asking()):
-            if len(answer.token_ids) > 12 * (cuts + 1) and cuts < 2:
-                links[0].drop()
-                cuts += 1
+        answer = await answer_over(links[0], suite.client, asking())
     assert answer.token_ids == alone.token_ids
-    assert answer.summary is not None
-    assert answer.summary.resumes > 0
+    assert summary_of(answer).resumes > 0
 
 
 async def test_nothing_of_a_split_text_is_kept() -> None:
@@ -73,8 +68,7 @@ async def test_nothing_of_a_split_text_is_kept() -> None:
     async with scripted_suite(target=target, draft=draft) as suite:
         for preset in ("split", "ar", "split", "ar"):
             answer = await suite.client.generate(asking(preset, prompt))
-            assert answer.summary is not None
-            cached.append(answer.summary.cached_tokens > 0)
+            cached.append(summary_of(answer).cached_tokens > 0)
     assert cached == [False, False, False, True]
 
 

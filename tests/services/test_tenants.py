@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,34 +14,32 @@ from tandem.backends.interface import KV_BLOCK
 from tandem.core.prompt import Prompt, Turn
 from tandem.core.sharing import parse_sharing
 from tandem.generation.request import GenerationRequest, request_to_proto
-from tandem.net.lifecycle import RunningService
 from tandem.runtime.prefix_cache import PrefixLimits
-from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.public_prompts import PublicPrompts, rendered_by
-from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
-from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.messages import GenerationParams
-from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2_grpc
 from tests.gateway.test_tenants import TEXT, keeping_engines
-from tests.services.scripted_suite import VOCABULARY, started
+from tests.services.scripted_suite import VOCABULARY, Suite, sample, scripted_suite
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S
 
 PUBLIC = "".join(chr(97 + (5 * number) % 23) for number in range(KV_BLOCK + 20))
+STUBS: dict[str, Any] = {
+    "drafter": drafter_pb2_grpc.DrafterServiceStub,
+    "aggregator": aggregator_pb2_grpc.AggregatorServiceStub,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """Services that believe their callers' names. `asked`: the aggregator, or the drafter."""
 
-    services: tuple[RunningService, ...]
+    suite: Suite
     asked: Any
-    edge_metrics: Metrics
 
     async def cached_tokens(self, caller: str, prompt: Prompt = TEXT, tenant: bytes = b"") -> int:
         request = GenerationRequest(
@@ -57,14 +54,12 @@ class Edge:
         while (answer := await call.read()) is not grpc.aio.EOF:
             if answer.HasField("summary"):
                 found = answer.summary.cached_tokens
-        while any(each.service.open_requests for each in self.services):
-            await asyncio.sleep(0.002)
+        await self.suite.idle()
         return found
 
     def found_on_the_device(self) -> float:
-        labels = {"side": "device", "model_name": "scripted"}
         name = "tandem_prefix_hit_tokens_total"
-        return self.edge_metrics.registry.get_sample_value(name, labels) or 0.0
+        return sample(self.suite.edge_metrics, name, model_name="scripted")
 
 
 @asynccontextmanager
@@ -72,33 +67,19 @@ async def edge(
     public_prompts: PublicPrompts | None = None, sharing: str = "", aggregator: bool = False
 ) -> AsyncIterator[Edge]:
     draft, target = keeping_engines()
-    device = Metrics(new_registry(), "device")
-    verifier = await started(
-        VerifierServicer(target, VerifierLimits(), Metrics(new_registry(), "cloud"))
-    )
     limits = DrafterLimits(prefixes=PrefixLimits(sharing=parse_sharing(sharing)))
-    servicer = DrafterServicer(
-        draft,
-        ScriptedTokenizer(VOCABULARY),
-        verifier.target,
-        limits,
-        device,
-        public_prompts=public_prompts,
-    )
-    access = None if aggregator else Unguarded()
-    services = [verifier, await started(servicer, access=access)]
-    stub: Any = drafter_pb2_grpc.DrafterServiceStub
-    if aggregator:
-        stub = aggregator_pb2_grpc.AggregatorServiceStub
-        settings = AggregatorSettings(drafter=services[-1].target)
-        front = AggregatorServicer(settings, Metrics(new_registry(), "device"))
-        services.append(await started(front, access=Unguarded()))
-    try:
-        async with grpc.aio.insecure_channel(services[-1].target) as channel:
-            yield Edge(tuple(services), stub(channel), device)
-    finally:
-        for running in reversed(services):
-            await running.drain(0.5)
+    asked = "aggregator" if aggregator else "drafter"
+    async with (
+        scripted_suite(
+            drafter_limits=limits,
+            target=target,
+            draft=draft,
+            access=lambda service: Unguarded() if service == asked else None,
+            public_prompts=public_prompts,
+        ) as suite,
+        grpc.aio.insecure_channel(getattr(suite, asked).target) as channel,
+    ):
+        yield Edge(suite, STUBS[asked](channel))
 
 
 @pytest.mark.parametrize("aggregator", [True, False])

@@ -23,8 +23,8 @@ from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.text.thinking import ThinkingStart
 from tandem.text.tokenizer import TextTokenizer
-from tests.services.scripted_suite import emulated, scripted_suite
-from tests.services.speaking import speaking
+from tests.services.scripted_engines import speaking
+from tests.services.scripted_suite import answer_over, emulated, scripted_suite, summary_of
 from tests.services.test_processors import INVARIANT, TELLING
 from tests.unit.text.family_tokenizers import deepseek_r1, harmony, qwen3
 
@@ -94,17 +94,7 @@ async def test_edge_and_cloud_agree_where_the_thinking_is_ended() -> None:
             assert answer.token_ids.index(END) <= 12, name
             exact = not preset.truncation.cuts and preset.uplink_precision == "float32"
             if preset.drafts and exact and preset.schedule.stop_and_wait:
-                assert answer.summary is not None
-                assert answer.summary.accepted == answer.summary.drafted, name
-
-
-async def test_without_chance_every_exact_preset_gives_the_text_of_the_target_alone() -> None:
-    async with scripted_suite(target=thinker(), draft=thinker(0.3), tokenizer=R1) as suite:
-        alone = await suite.client.generate(asking("ar", sampling=SamplingParams(0)))
-        assert alone.token_ids.index(END) <= 12
-        for name in (name for name, preset in PRESETS.items() if not preset.lossy):
-            answer = await suite.client.generate(asking(name, sampling=SamplingParams(0)))
-            assert answer.token_ids == alone.token_ids, name
+                assert summary_of(answer).accepted == summary_of(answer).drafted, name
 
 
 @pytest.mark.parametrize("preset", ["coupled", "stream", "ar"])
@@ -114,14 +104,10 @@ async def test_a_budget_outlasts_a_lost_link(preset: str) -> None:
     way = lambda address: emulated(address, links, 0.005)  # noqa: E731
     suite_of = scripted_suite(target=thinker(), draft=thinker(0.3), tokenizer=R1, path=way)
     async with suite_of as suite:
-        cut = False
-        async for answer in suite.client.stream(asking(preset, thinking_token_budget=20)):
-            if len(answer.token_ids) > 4 and not cut:
-                links[0].drop()
-                cut = True
+        asked = asking(preset, thinking_token_budget=20)
+        answer = await answer_over(links[0], suite.client, asked, every=4)
     assert answer.token_ids.index(END) <= 20
-    assert answer.summary is not None
-    assert answer.summary.resumes > 0
+    assert summary_of(answer).resumes > 0
 
 
 THOUGHT = "<think>\nso it is</think>\n\nyes"
@@ -148,23 +134,8 @@ async def test_thinking_ends_where_its_budget_does(
         asked = asking(preset, thinking_token_budget=budget, sampling=sampling)
         answer = await suite.client.generate(asked)
     assert answer.text == text
-    assert answer.summary is not None
     assert (answer.family, answer.thinking_start) == ("qwen3", ThinkingStart.POSSIBLE)
-    assert answer.summary.reasoning_tokens == thinking
-
-
-async def test_an_answer_that_does_not_think_needs_no_budget() -> None:
-    tokenizer = qwen3()
-    prompt = tokenizer.chat([{"role": "user", "content": "why?"}])
-    draft, target = speaking(tokenizer, len(prompt), "just so, without a thought")
-    async with scripted_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
-        asked = asking(
-            "coupled", thinking_token_budget=2, sampling=SamplingParams(0), max_tokens=40
-        )
-        answer = await suite.client.generate(asked)
-    assert answer.text == "just so, without a thought"
-    assert answer.summary is not None
-    assert answer.summary.reasoning_tokens == 0
+    assert summary_of(answer).reasoning_tokens == thinking
 
 
 @pytest.mark.parametrize("preset", ["ar", "coupled"])

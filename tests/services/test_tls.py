@@ -1,4 +1,5 @@
-"""Who gets in: certificates and keys, good and bad, on every service and every route."""
+"""Who gets in: certificates and keys, good and bad, on every service and every route; and a service
+that is known by one certificate."""
 
 from __future__ import annotations
 
@@ -13,38 +14,38 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor
 
 import tandem_api
-from tandem.commands.authority import new_authority
+from tandem.commands.authority import new_authority, self_signed
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess, ServerAccess
+from tandem.net.auth import known_keys, own_key
 from tandem.net.connection import Connection
 from tandem.net.status import Rejected
+from tandem.net.tls import PINNED_NAME, PinnedService, TlsFiles, TlsIdentity
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
-from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
-from tandem.testing.scripted import ScriptedTokenizer
-from tests.services.credentials import (
+from tests.services.scripted_suite import (
+    MESSAGE_BYTES,
+    scripted_suite,
+    serving,
+    target_engine,
+)
+from tests.services.secured_services import (
+    EDGE_KEY,
     EXPIRED,
     LOOPBACK,
     STRANGE_KEY,
     VALID,
     Credentials,
+    ending,
+    secured_services,
 )
-from tests.services.scripted_suite import (
-    MESSAGE_BYTES,
-    VOCABULARY,
-    draft_engine,
-    started,
-    target_engine,
-)
-from tests.services.secured_services import ending, secured_services
 
 ROOT = Path(__file__).resolve().parents[2]
-HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 NOT_ACCEPTED = "shows no certificate, an expired one or one of another authority"
 
@@ -70,43 +71,6 @@ def methods() -> Mapping[str, list[str]]:
 def describe(service: Any) -> str:
     """The RPC that every service has, and that a caller with access is answered."""
     return f"/{service.full_name}/Describe"
-
-
-async def test_a_caller_with_certificate_and_key_is_served(
-    credentials: Credentials, tmp_path: Path
-) -> None:
-    own = credentials.client()
-    async with secured_services(tmp_path, credentials.server()) as services:
-        for name, running in services.items():
-            status, details = await ending(running.target, describe(running.service), own)
-            # The front has nobody behind it here, and says so: it has let the caller in.
-            assert status == ("UNAVAILABLE" if name == "aggregator" else "OK"), (name, details)
-            assert "127.0.0.1:1 cannot be reached" in details if name == "aggregator" else True
-            assert (await ending(running.target, HEALTH, own))[0] == "OK"
-
-
-async def test_no_route_is_open_but_health(credentials: Credentials, tmp_path: Path) -> None:
-    """Routes of other services, and those that do not exist, are refused like a service's own."""
-    described = methods()
-    routes = [route for service in described.values() for route in service]
-    routes += [REFLECTION, "/tandem_api.verifier.v1.VerifierService/Nothing", "/a/b"]
-    files = credentials.issue("client")
-    no_key = credentials.client(files, key=None)
-    wrong_key = credentials.client(files, key=STRANGE_KEY)
-    async with secured_services(tmp_path, credentials.server()) as services:
-        assert {running.service.full_name for running in services.values()} <= set(described)
-        assert served(services) <= set(routes)
-        assert set(services) == {
-            path.parent.name for path in ROOT.glob("tandem/services/*/__main__.py")
-        }
-        for name, running in services.items():
-            for route in routes:
-                refusal = await ending(running.target, route, no_key)
-                assert refusal[0] == "UNAUTHENTICATED", (name, route)
-                assert "authorization: Bearer KEY" in refusal[1]
-                refusal = await ending(running.target, route, wrong_key)
-                assert refusal == ("UNAUTHENTICATED", "the key is unknown")
-            assert (await ending(running.target, HEALTH, no_key))[0] == "OK"
 
 
 def served(services: Mapping[str, Any]) -> set[str]:
@@ -201,12 +165,12 @@ async def test_a_caller_with_tls_is_told_that_the_server_has_none(
 ) -> None:
     metrics = Metrics(new_registry(), "cloud")
     servicer = VerifierServicer(target_engine(), VerifierLimits(), metrics)
-    running = await started(servicer, access=ServerAccess())
-    status, details = await ending(running.target, describe(running.service), credentials.client())
-    assert (status, "does not speak TLS" in details) == ("UNAVAILABLE", True), details
-    assert (await ending(running.target, describe(running.service), None))[0] == "OK"
-    assert (await ending(running.target, REFLECTION, None))[0] == "UNIMPLEMENTED"
-    await running.drain(0.0)
+    async with serving(servicer, access=ServerAccess()) as running:
+        route = describe(running.service)
+        status, details = await ending(running.target, route, credentials.client())
+        assert (status, "does not speak TLS" in details) == ("UNAVAILABLE", True), details
+        assert (await ending(running.target, route, None))[0] == "OK"
+        assert (await ending(running.target, REFLECTION, None))[0] == "UNIMPLEMENTED"
 
 
 @pytest.mark.parametrize(
@@ -226,29 +190,18 @@ async def test_a_request_says_why_the_drafter_is_not_served(
     """The caller, whose own key is good, is not blamed for the drafter's."""
     authority = None if files == "client" else new_authority("strangers", VALID)
     access = credentials.client(credentials.issue(files, authority=authority), key)
-    verifier = await started(
-        VerifierServicer(target_engine(), VerifierLimits(), Metrics(new_registry(), "cloud")),
-        access=credentials.server(),
-    )
-    limits = DrafterLimits(liveness=LivenessTimes(0.05, 0.1, 0.2))
-    metrics = Metrics(new_registry(), "device")
-    tokenizer = ScriptedTokenizer(VOCABULARY)
-    drafter = await started(
-        DrafterServicer(draft_engine(), tokenizer, verifier.target, limits, metrics, access)
-    )
-    settings = AggregatorSettings(drafter=drafter.target)
-    aggregator = await started(AggregatorServicer(settings, Metrics(new_registry(), "device")))
-    async with AggregatorClient(aggregator.target) as client:
+    guarded = credentials.server()
+    async with scripted_suite(
+        drafter_limits=DrafterLimits(liveness=LivenessTimes(0.05, 0.1, 0.2)),
+        access=lambda service: guarded if service == "verifier" else None,
+        shown=lambda caller: access if caller == "drafter" else None,
+    ) as suite:
         with pytest.raises(Rejected) as refusal:
-            await client.generate(
-                GenerationRequest("a", "coupled", GenerationParams(max_tokens=4)), 60
-            )
-        described = await client.describe()
+            await suite.client.generate(GenerationRequest("a", "coupled"), 60)
+        described = await suite.client.describe()
     assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
     assert words in str(refusal.value)
     assert words.partition(";")[0] in described.cloud_error
-    for running in (aggregator, drafter, verifier):
-        await running.drain(0.0)
 
 
 async def test_a_request_says_why_the_aggregator_is_not_served(
@@ -258,12 +211,51 @@ async def test_a_request_says_why_the_aggregator_is_not_served(
         settings = AggregatorSettings(drafter=services["drafter"].target)
         metrics = Metrics(new_registry(), "device")
         servicer = AggregatorServicer(settings, metrics, credentials.client(key=STRANGE_KEY))
-        aggregator = await started(servicer)
-        async with AggregatorClient(aggregator.target) as client:
+        async with serving(servicer) as front, AggregatorClient(front.target) as client:
             for asked in (client.generate(GenerationRequest("a"), 60), client.describe()):
                 with pytest.raises(
                     Rejected, match="check this service's TANDEM_CALL_KEY_FILE"
                 ) as refusal:
                     await asked
                 assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
-        await aggregator.drain(0.0)
+
+
+DESCRIBE = "/tandem_api.verifier.v1.VerifierService/Describe"
+
+
+def made(credentials: Credentials, name: str) -> TlsFiles:
+    issued = self_signed(name, [PINNED_NAME], VALID)
+    return TlsFiles(
+        credentials.write(f"{name}.crt", issued.certificate),
+        credentials.write(f"{name}.key", issued.key),
+        None,
+    )
+
+
+def knowing(certificate: Path, key: Path) -> ClientAccess:
+    """Of a drafter, for its verifier."""
+    own = ClientAccess(cloud=PinnedService(certificate), cloud_key=own_key(key))
+    return own.to_cloud()
+
+
+async def test_certificate_and_key_must_both_be_known(tmp_path: Path) -> None:
+    credentials = Credentials(tmp_path)
+    files, other = made(credentials, "verifier"), made(credentials, "between")
+    key = credentials.write("key", EDGE_KEY.encode())
+    wrong = credentials.write("wrong", STRANGE_KEY.encode())
+    access = ServerAccess(TlsIdentity(files), known_keys(credentials.keys))
+    async with secured_services(tmp_path, access) as services:
+        target = services["verifier"].target
+        status, _ = await ending(target, DESCRIBE, knowing(files.certificate, key))
+        assert status == "OK"
+        status, _ = await ending(target, DESCRIBE, knowing(files.certificate, wrong))
+        assert status == "UNAUTHENTICATED"
+        status, _ = await ending(target, DESCRIBE, ClientAccess(PinnedService(files.certificate)))
+        assert status == "UNAUTHENTICATED", "no key"
+        # Who is in between has a certificate of the same name.
+        status, _ = await ending(target, DESCRIBE, knowing(other.certificate, key))
+        assert status == "UNAVAILABLE"
+        status, _ = await ending(target, DESCRIBE, None)
+        assert status == "UNAVAILABLE", "no TLS"
+        status, _ = await ending(target, DESCRIBE, credentials.client())
+        assert status == "UNAVAILABLE", "an authority that did not sign it"

@@ -5,11 +5,9 @@ What must come out is computed from the definitions, by one machine with all doc
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +24,11 @@ from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.retrieval import documents_of
 from tandem.specdec.liveness import LostCloud
-from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
-from tandem.text.chat_rendering import NO_VARIABLES
+from tandem.testing.scripted import ScriptedEngine
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.messages import ContextDocument
 from tandem.two_sided.protocol.mixture import (
     Side,
     SideDraft,
@@ -42,7 +39,7 @@ from tandem.two_sided.protocol.mixture import (
 )
 from tandem.two_sided.protocol.presets import AggregationMode
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
-from tests.services.scripted_suite import emulated
+from tests.services.scripted_suite import answer_over, emulated, summary_of, until
 from tests.services.two_sided_suite import (
     CONTEXT,
     PROBS,
@@ -69,11 +66,8 @@ async def found(suite: TwoSides, side: Side) -> tuple[ContextDocument, ...]:
     return documents_of(answer.hits)
 
 
-async def central_text(
-    suite: TwoSides, request: GenerationRequest, reweigh_every: int = 0
-) -> list[int]:
-    """What one machine with all documents answers, from the same random numbers; by `rescored` at
-    every so many tokens of the answer."""
+async def central_text(suite: TwoSides, request: GenerationRequest) -> list[int]:
+    """What one machine with all documents answers, from the same random numbers."""
     preset = request.composed_aggregation()
     choices = local_drafting(preset, request.params.sampling)
     opens = {
@@ -88,33 +82,18 @@ async def central_text(
         )
         for side in Side
     }
+    masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
     rng = SeededRandom(request.params.seed)
     assert isinstance(request.prompt, str)
     text = TOKENIZER.encode(request.prompt)
     start = len(text)
     while len(text) < start + request.params.max_tokens:
-        if reweigh_every and len(text) > start and (len(text) - start) % reweigh_every == 0:
-            opens = {side: rescored(opens[side], text) for side in Side}
-        masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
         found_of = {side: expected_processed_draft(opens[side], text) for side in Side}
         left = [found_of[side][2] for side in Side]
         weights = side_weights(*(mass + log for mass, log in zip(masses, left, strict=True)))
         drafts = {side: draft[:2] for side, draft in found_of.items()}
         text.append(decided(preset.mode, request, drafts, weights, rng, len(text)))
     return text[start:]
-
-
-def rescore(query: str, texts: Sequence[str]) -> list[float]:
-    """Some relevances that change with every token."""
-    return [sum(map(ord, query + text)) % 7 / 2.0 for text in texts]
-
-
-def rescored(message: DecodingOpen, text: Sequence[int]) -> DecodingOpen:
-    """The opening with the relevances of its documents to the text."""
-    query = "".join(f"<{token_id}>" for token_id in text)
-    scores = rescore(query, [document.text for document in message.documents])
-    pairs = zip(message.documents, scores, strict=True)
-    return replace(message, documents=tuple(replace(it, relevance=score) for it, score in pairs))
 
 
 def decided(
@@ -141,17 +120,18 @@ def decided(
 
 def check_token_sources(answer: Generated, request: GenerationRequest) -> None:
     """Who made each token: by the coin, or as many as the device counted of its own."""
-    assert answer.summary is not None
     mode = request.composed_aggregation().mode
     if mode is AggregationMode.COIN and not request.params.sampling.greedy:
-        weights = side_weights(answer.summary.device.log_mass, answer.summary.cloud.log_mass)
+        weights = side_weights(
+            summary_of(answer).device.log_mass, summary_of(answer).cloud.log_mass
+        )
         rng, first = SeededRandom(request.params.seed), answer.prompt_tokens
         coins = [coupled_side(weights, rng, first + n) for n in range(len(answer.token_sources))]
         assert answer.token_sources == [coin.name.lower() for coin in coins]
     else:
         count = Counter(answer.token_sources)
         assert set(count) <= {"device", "cloud", "both", "recovered"}
-        assert count["device"] + count["both"] == answer.summary.device.accepted
+        assert count["device"] + count["both"] == summary_of(answer).device.accepted
     assert len(answer.token_sources) == len(answer.token_ids)
 
 
@@ -162,52 +142,13 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
                 request = asking(preset, sampling=SamplingParams(temperature))
                 answer = await suite.client.generate(request)
                 assert answer.token_ids == await central_text(suite, request), preset
-                assert answer.summary is not None
-                assert answer.summary.finish_reason == "length"
-                assert (answer.summary.device.documents, answer.summary.cloud.documents) == (2, 2)
+                assert summary_of(answer).finish_reason == "length"
+                assert (
+                    summary_of(answer).device.documents,
+                    summary_of(answer).cloud.documents,
+                ) == (2, 2)
                 assert answer.text
                 check_token_sources(answer, request)
-
-
-async def test_answers_side_by_side_are_what_they_are_alone(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        requests = [asking(preset, seed=seed) for seed, preset in enumerate(EXACT, start=1)]
-        answers = await asyncio.gather(*(suite.client.generate(each) for each in requests))
-        for request, answer in zip(requests, answers, strict=True):
-            assert answer.token_ids == await central_text(suite, request), request.preset
-
-
-async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
-    async with two_sides(tmp_path, rescore=rescore) as suite:
-        cases = (("dragon", 1.0), ("dragon placement=random", 1.0), ("dragon placement=cloud", 0.0))
-        for preset, temperature in (*cases, ("dragon-coupled", 1.0), ("dragon-coupled", 0.0)):
-            request = asking(
-                preset,
-                sampling=SamplingParams(temperature),
-                overrides=("reweigh_every=3",),
-            )
-            answer = await suite.client.generate(request)
-            assert answer.token_ids == await central_text(suite, request, 3), preset
-            assert answer.token_ids != await central_text(suite, request)
-        with pytest.raises(Rejected, match="reweigh_every: one coin"):
-            await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
-
-
-async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
-    async with two_sides(tmp_path, rescore=rescore) as suite:
-        cold = [("dragon", 0.0), ("dragon-coupled", 0.0)]
-        for preset, temperature in (*((name, 0.8) for name in EXACT), *cold):
-            asked = asking(preset, sampling=SamplingParams(temperature), processors=PROCESSORS)
-            answer = await suite.client.generate(asked)
-            assert answer.token_ids == await central_text(suite, asked), preset
-            assert not {7, 8, 9} & {*answer.token_ids}
-        again = asking("dragon-coupled", processors=PROCESSORS, overrides=("reweigh_every=3",))
-        answer = await suite.client.generate(again)
-        assert answer.token_ids == await central_text(suite, again, 3)
-        for preset in ("crcg-device", "crcg-cloud", "drcg-text", "drdg-sw", "dragon-lossy"):
-            answer = await suite.client.generate(asking(preset, processors=PROCESSORS))
-            assert not {7, 8, 9} & {*answer.token_ids}, preset
-            assert answer.token_ids != (await suite.client.generate(asking(preset))).token_ids
 
 
 async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None:
@@ -223,8 +164,7 @@ async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None
             short = await suite.client.generate(asking(preset, max_tokens=24))
             assert len(short.token_ids) < 6, preset
             answer = await suite.client.generate(asking(preset, max_tokens=24, processors=least))
-            assert answer.summary is not None
-            assert answer.summary.finish_reason == "stop"
+            assert summary_of(answer).finish_reason == "stop"
             assert len(answer.token_ids) >= 7, preset
             assert not ends & {*answer.token_ids[:6]}
             assert answer.token_ids[-1] in ends
@@ -232,44 +172,6 @@ async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None
                 without = Processors(banned_token_ids=tuple(ends))
                 first = asking(preset, max_tokens=6, processors=without)
                 assert answer.token_ids[:6] == await central_text(suite, first), preset
-
-
-async def test_a_stop_string_waits_for_the_minimum(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        whole = await suite.client.generate(asking("dragon-coupled"))
-        stop = f"<{whole.token_ids[1]}>"
-        cut = await suite.client.generate(asking("dragon-coupled", stop=(stop,)))
-        assert len(cut.token_ids) <= 2
-        later = await suite.client.generate(
-            asking("dragon-coupled", stop=(stop,), processors=Processors(min_tokens=4))
-        )
-        assert len(later.token_ids) >= 4
-        assert later.text.startswith("".join(f"<{each}>" for each in later.token_ids[:2]))
-
-
-class Noted(ScriptedTokenizer):
-    """Its chat template writes the variable `note` before everything."""
-
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        images: int = 0,
-        variables: Mapping[str, Any] = NO_VARIABLES,
-    ) -> list[int]:
-        return self.encode(variables.get("note", "")) + super().chat(messages)
-
-
-async def test_variables_of_the_chat_template_reach_the_prompt(tmp_path: Path) -> None:
-    turns = (Turn("user", "and the heron?"),)
-    async with two_sides(tmp_path, tokenizer=Noted(VOCABULARY)) as suite:
-        noted = asking("dragon-coupled", prompt=turns, chat_template_kwargs='{"note": "be brief"}')
-        answer = await suite.client.generate(noted)
-        same = asking("dragon-coupled", prompt="be briefand the heron?")
-        assert answer.token_ids == (await suite.client.generate(same)).token_ids
-        assert answer.prompt_tokens == len("be briefand the heron?")
-        refused = replace(noted, chat_template_kwargs='{"messages": 1}')
-        with pytest.raises(Rejected, match="chat_template_kwargs: messages is no variable"):
-            await suite.client.generate(refused)
 
 
 async def test_what_leaves_no_token_is_refused_by_name(tmp_path: Path) -> None:
@@ -290,16 +192,10 @@ async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> Non
     processors = PROCESSORS if preset == "dragon-coupled" else NO_PROCESSORS
     async with two_sides(tmp_path, way=lambda address: emulated(address, links)) as suite:
         request = asking(preset, max_tokens=16, processors=processors)
-        result, drops = None, 0
-        async for result in suite.client.stream(request):
-            if len(result.token_ids) > 4 * (drops + 1) and drops < 2:
-                links[0].drop()
-                drops += 1
-        assert result is not None
-        assert result.summary is not None
+        result = await answer_over(links[0], suite.client, request, every=4)
         assert result.token_ids == await central_text(suite, request)
-        assert result.summary.resumes >= 1
-        assert result.summary.links_lost >= 1
+        assert summary_of(result).resumes >= 1
+        assert summary_of(result).links_lost >= 1
 
 
 @asynccontextmanager
@@ -320,8 +216,7 @@ async def test_of_several_clouds_a_lost_one_s_answer_goes_on_at_another(tmp_path
             if len(result.token_ids) > 6:
                 links[0].cut()  # where the first answer goes, as nothing is known yet
         assert result is not None
-        assert result.summary is not None
-        assert (result.token_ids, result.summary.resumes) == (expected, 1)
+        assert (result.token_ids, summary_of(result).resumes) == (expected, 1)
         assert (await suite.client.generate(request)).token_ids == expected
 
 
@@ -334,13 +229,7 @@ async def test_a_decoder_that_is_lost_is_opened_again(
     async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
         request = asking(preset, max_tokens=16, token_texts=True)
         whole = await suite.client.generate(request)
-        result, drops = None, 0
-        async for result in suite.client.stream(request):
-            if len(result.token_ids) > 4 * (drops + 1) and drops < 2:
-                links[side].drop()
-                drops += 1
-        assert result is not None
-        assert drops == 2
+        result = await answer_over(links[side], suite.client, request, every=4)
         assert result.token_ids == await central_text(suite, request) == whole.token_ids
         assert result.text == whole.text
         assert result.token_texts == whole.token_texts == [f"<{one}>" for one in whole.token_ids]
@@ -382,44 +271,6 @@ async def test_documents_of_a_cloud_out_of_reach_are_not_waited_for(tmp_path: Pa
     async with two_sides(tmp_path, way=nowhere, give_up_after_s=1.1) as suite:
         with pytest.raises(Rejected, match=r"the cloud is lost: .*[Cc]onnect"):
             await suite.client.generate(asking("drcg-text"))
-
-
-async def test_a_stop_string_ends_the_answer_and_nothing_follows(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        for preset in ("dragon", "dragon-coupled"):
-            whole = await suite.client.generate(asking(preset))
-            stop = whole.text[5:7]
-            answer = await suite.client.generate(asking(preset, stop=(stop,)))
-            assert answer.text == whole.text[: whole.text.index(stop)]
-            assert answer.summary is not None
-            assert answer.summary.finish_reason == "stop"
-            assert answer.summary.tokens == len(answer.token_ids)
-            assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
-
-
-async def test_one_side_alone(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        texts = {}
-        for preset in ("crcg-device", "crcg-cloud", "drcg-text"):
-            answer = await suite.client.generate(asking(preset))
-            assert answer.summary is not None
-            texts[preset] = answer.token_ids
-            assert set(answer.token_sources) == {"cloud" if preset == "crcg-cloud" else "device"}
-            documents = (answer.summary.device.documents, answer.summary.cloud.documents)
-            assert (
-                documents
-                == {
-                    "crcg-device": (2, 0),
-                    "crcg-cloud": (0, 2),
-                    "drcg-text": (4, 0),
-                }[preset]
-            )
-        assert len({tuple(text) for text in texts.values()}) == 3
-        separate = ("context=separate",)
-        cloud_alone = await suite.client.generate(asking("crcg-cloud", overrides=separate))
-    async with two_sides(tmp_path / "without notes", notes=()) as suite:
-        answer = await suite.client.generate(asking("dragon-coupled"))
-        assert answer.token_ids == cloud_alone.token_ids
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -473,8 +324,7 @@ async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:
     async with two_sides(tmp_path) as suite:
         chat = (Turn("user", "a cat"), Turn("assistant", "yes"), Turn("user", "and the heron"))
         answer = await suite.client.generate(asking("dragon", prompt=chat, query=""))
-        assert answer.summary is not None
-        assert answer.summary.device.documents == 2
+        assert summary_of(answer).device.documents == 2
         with pytest.raises(Rejected, match="query"):
             await suite.client.generate(asking("dragon", prompt=(1, 2, 3), query=""))
 
@@ -490,9 +340,7 @@ async def test_a_caller_that_leaves_frees_both_sides(tmp_path: Path) -> None:
                 async for result in results:
                     if len(result.token_ids) >= 3:
                         break
-        async with asyncio.timeout(20):
-            while [engine.sessions_open for engine in engines] != kept:
-                await asyncio.sleep(0.005)
+        await until(lambda: [engine.sessions_open for engine in engines] == kept)
 
 
 @pytest.mark.parametrize(
@@ -517,9 +365,7 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
                 if len(result.token_ids) >= 3:
                     assert census() == counted
                     break
-        async with asyncio.timeout(20):
-            while census() != (0, 0):
-                await asyncio.sleep(0.005)
+        await until(lambda: census() == (0, 0))
 
 
 @pytest.mark.parametrize(

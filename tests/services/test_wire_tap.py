@@ -7,8 +7,8 @@ from pathlib import Path
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.retriever.v1 import retriever_pb2
-from tests.services.retriever_peer import retriever
-from tests.services.wire_tap import id_lists_in, leaked, texts_in, wire_tap
+from tests.services.two_sided_suite import retriever
+from tests.wire_tap import id_lists_in, leaked, texts_in, wire_tap
 
 SECRET = b"the blue envelope lies in the second drawer, below the maps"
 

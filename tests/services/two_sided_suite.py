@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from tandem.backends.interface import Engine
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
+from tandem.index.chunking import Chunking
+from tandem.index.document_index import DocumentIndex, open_index
+from tandem.index.embedding import Embedder
+from tandem.index.extractor import Extractor
+from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
 from tandem.net.lifecycle import RunningService
-from tandem.net.retriever_client import RetrieverClient, Upload
+from tandem.net.own_side import Network
+from tandem.net.retriever_client import MAX_MESSAGE_BYTES, RetrieverClient, Upload
+from tandem.net.status import Rejected
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.retriever.forgetting import Forgetting
+from tandem.services.retriever.openai_vocabulary import OpenAIVocabulary, TokenSpelling
+from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.text import Tokenizer
-from tandem.two_sided.decoding.document_decoder import Documents, Rescore
-from tests.services.retriever_peer import Retriever, retriever
-from tests.services.scripted_suite import default_settings, started
+from tandem.two_sided.decoding.document_decoder import Documents
+from tandem_api.retriever.v1 import retriever_pb2 as pb
+from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
+from tests.services.scripted_suite import default_settings, serving
 
 VOCABULARY = 64
 CONTEXT = 160
@@ -71,7 +86,6 @@ async def two_sides(
     decoder_way: Way | None = None,
     give_up_after_s: float = 10.0,
     tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
-    rescore: Rescore | None = None,
     engines: Sequence[Engine] = (),
     weights: Sequence[str] = (),
     limits: VerifierLimits | None = None,
@@ -88,7 +102,6 @@ async def two_sides(
         Documents(
             tokenizer,
             budgets[side],
-            rescore=rescore,
             weights=partial(weights.__getitem__, side) if weights else None,
         )
         for side in range(2)
@@ -154,9 +167,8 @@ class _Starting:
         self._prometheus = prometheus
 
     async def serve(self, service: object) -> RunningService:
-        running = await started(service)  # type: ignore[arg-type]  # any of the four
-        self._stack.push_async_callback(running.drain, 0.5)
-        return running
+        running = serving(service)  # type: ignore[arg-type]  # any of the four
+        return await self._stack.enter_async_context(running)
 
     async def behind(self, way: Way | None, address: str) -> str:
         """The address that lies before `address` on that way."""
@@ -223,3 +235,89 @@ def asking(method: str, **changes: Any) -> GenerationRequest:
     )
     added = (*overrides, *changes.pop("overrides", ()))
     return request.with_fields(overrides=added, **changes)
+
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retriever:
+    """The service and a client of it."""
+
+    index: DocumentIndex
+    running: RunningService
+    client: RetrieverClient
+    metrics: Metrics
+
+    async def ingest(self, *uploads: Upload) -> list[pb.IngestResponse]:
+        return [answer async for answer in self.client.ingest(uploads, TIMEOUT_S)]
+
+
+def no_vocabulary() -> TokenSpelling:
+    """Nothing is fetched for a test."""
+    raise OSError("no network")
+
+
+@asynccontextmanager
+async def retriever(
+    folder: Path,
+    role: Side = "device",
+    networks: tuple[Network, ...] = (),
+    limits: RetrieverLimits | None = None,
+    tracing: Tracing = NO_TRACING,
+    decoder: str = "",
+    extractor: Extractor | None = None,
+    embedder: Embedder | None = None,
+    openai_vocabulary: Callable[[], TokenSpelling] = no_vocabulary,
+) -> AsyncIterator[Retriever]:
+    """Drained at the end."""
+    metrics = Metrics(new_registry(), role)
+    index = (
+        DocumentIndex(folder, embedder, Chunking(64, 8))
+        if embedder
+        else open_index(folder, "lexical")
+    )
+    limits = limits or RetrieverLimits()
+    connections = [Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())] if decoder else []
+    forgetting = Forgetting(connections)
+    settings = (index, role, networks, limits, metrics, tracing, forgetting)
+    vocabulary = OpenAIVocabulary(openai_vocabulary)
+    service = RetrieverServicer(*settings, extractor, vocabulary)
+    async with serving(service, drain_s=5.0) as running, RetrieverClient(running.target) as client:
+        yield Retriever(index, running, client, metrics)
+
+
+async def raw_ingest(target: str, *messages: pb.IngestRequest, close: bool = True) -> Any:
+    """(status, details, answers) of a stream with these messages."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        call: Any = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=TIMEOUT_S)
+        with suppress(
+            grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError
+        ):  # refused unread
+            for message in messages:
+                await call.write(message)
+            if close:
+                await call.done_writing()
+        answers = []
+        try:
+            while isinstance(answer := await call.read(), pb.IngestResponse):
+                answers.append(answer)
+        except grpc.aio.AioRpcError:
+            pass
+        return (await call.code()).name, await call.details(), answers
+
+
+async def status_of(work: Any) -> tuple[str, str]:
+    """(status, details) that a call is refused with."""
+    try:
+        await work
+    except Rejected as error:
+        return error.code.name, str(error)
+    return "OK", ""
+
+
+def outcomes(answers: Iterable[pb.IngestResponse]) -> list[tuple[int, str, str, bool]]:
+    return [
+        (a.number, a.document_id, pb.Outcome.Name(a.outcome).removeprefix("OUTCOME_"), a.last)
+        for a in answers
+    ]

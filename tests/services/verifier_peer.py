@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import grpc
 import numpy as np
 
-from tandem.core.codecs import probs_to_bytes
+from tandem.backends.interface import ForwardRequest
+from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
+from tandem.core.gumbel import coupled_token
+from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
 from tandem.specdec.choices import Uplink
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.wire.verifier_codec import EdgeCodec
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from tests.services.scripted_suite import VOCABULARY, target_engine
+from tests.services.scripted_suite import VOCABULARY, Suite, scripted_suite, target_engine
 
-HEAD = ("session", "base", "prefix")
 SESSION = 7
 PROMPT = (1, 2, 3)
 TIMEOUT_S = 60.0
@@ -52,7 +57,7 @@ def opening(
     max_tokens: int = 40,
     **changes: Any,
 ) -> pb.VerifyRequest:
-    """An `open` that is right but for `changes`, fields of `Open` or of the frame."""
+    """An `open` with `changes` of its fields."""
     known = (*prompt_ids, *committed_ids)
     message = Open(
         SESSION,
@@ -67,14 +72,7 @@ def opening(
     )
     frame: pb.VerifyRequest = EdgeCodec(VOCABULARY, message.settings).encode(message)
     for name, value in changes.items():
-        if name == "sampling":
-            frame.open.params.sampling.CopyFrom(value)
-        else:
-            owner = frame if name in HEAD else frame.open
-            if isinstance(value, tuple):
-                getattr(owner, name)[:] = value
-            else:
-                setattr(owner, name, value)
+        setattr(frame.open, name, value)
     return frame
 
 
@@ -85,46 +83,32 @@ def _precise(preset: Preset) -> Preset:
 
 
 def draft(
-    token_ids: Iterable[int],
-    *,
-    after: tuple[int, ...] = PROMPT,
-    probabilities: Iterable[float] | None = None,
-    distributions: bytes | None = None,
-    sparse_probs: Iterable[bytes] = (),
-    parents: Iterable[int] = (),
-    **changes: Any,
+    token_ids: Iterable[int], *, after: tuple[int, ...] = PROMPT, **fields: Any
 ) -> pb.VerifyRequest:
-    """A whole chunk after the token ids `after`; `changes` are fields of the frame."""
-    frame = pb.VerifyRequest(session=SESSION, base=len(after), prefix=prefix_of(after), **changes)
-    frame.drafts.token_ids.extend(token_ids)
-    frame.drafts.end_of_chunk = True
-    frame.drafts.probabilities.extend(probabilities or ())
-    frame.drafts.distributions = distributions or b""
-    frame.drafts.sparse_probs.extend(sparse_probs)
-    frame.drafts.parents.extend(parents)
-    return frame
-
-
-def dssd_draft(*token_ids: int, **changes: Any) -> pb.VerifyRequest:
-    """A draft as `dssd` sends it."""
-    return draft(token_ids, probabilities=[0.5] * len(token_ids), **changes)
-
-
-def dsd_draft(*token_ids: int, probs: Any = None, **changes: Any) -> pb.VerifyRequest:
-    """A draft as `dsd` sends it, each token with the distribution [V] `probs` (default:
-    uniform)."""
-    uniform = np.full(VOCABULARY, 1 / VOCABULARY, dtype=np.float32)
-    raw = probs_to_bytes(
-        uniform if probs is None else np.asarray(probs, dtype=np.float32), "float32"
+    """A whole chunk after the token ids `after`, with more `fields`."""
+    drafts = pb.Drafts(token_ids=token_ids, end_of_chunk=True, **fields)
+    return pb.VerifyRequest(
+        session=SESSION, base=len(after), prefix=prefix_of(after), drafts=drafts
     )
-    return draft(token_ids, distributions=raw * len(token_ids), **changes)
+
+
+def honest_draft(preset: str) -> pb.VerifyRequest:
+    """Two tokens after the prompt, as the preset sends them."""
+    uniform = np.full(VOCABULARY, 1 / VOCABULARY, dtype=np.float32)
+    row = sparse_probs_to_bytes(uniform, "float16")
+    fields: dict[str, dict[str, Any]] = {
+        "coupled": {},
+        "dssd": {"probabilities": [0.5, 0.5]},
+        "dsd": {"distributions": probs_to_bytes(uniform, "float32") * 2},
+        "tslt": {"sparse_probs": [row, row]},
+        "mc-dsd": {"parents": [-1, -1], "sparse_probs": [row]},
+    }
+    return draft((1, 2), **fields[preset])
 
 
 def control(kind: str, *, after: tuple[int, ...] = PROMPT, **fields: Any) -> pb.VerifyRequest:
-    """A frame with the message `kind`: ping, cancel, recovered or need_full_distribution."""
-    head = {name: fields.pop(name) for name in HEAD if name in fields}
-    known = {"session": SESSION, "base": len(after), "prefix": prefix_of(after)}
-    frame = pb.VerifyRequest(**(known | head))
+    """A frame with the message `kind`: ping, cancel, recovered or hidden_states."""
+    frame = pb.VerifyRequest(session=SESSION, base=len(after), prefix=prefix_of(after))
     message = getattr(frame, kind)
     message.SetInParent()
     for name, value in fields.items():
@@ -202,3 +186,55 @@ async def _raw_ending(target: str, *messages: bytes) -> Ending:
         await peer.send(*messages)
         await peer.half_close()
         return await peer.ending()
+
+
+BESIDE_ONE = 8
+BYSTANDER_PROMPT = tuple(range(1, 10))
+BYSTANDER = GenerationRequest(
+    BYSTANDER_PROMPT, "coupled", GenerationParams(max_tokens=80, seed=9, ignore_eos=True)
+)
+
+
+@cache
+def own_text(prompt_ids: tuple[int, ...], seed: int, count: int) -> list[int]:
+    """The target's own text under Gumbel coupling, without any service."""
+    engine = target_engine()
+    session = engine.open(len(prompt_ids) + count)
+    token_ids, fed = list(prompt_ids), 0
+    while len(token_ids) < len(prompt_ids) + count:
+        (logits,) = engine.forward([ForwardRequest(session, tuple(token_ids[fed:]), 1)])
+        probs = probs_from_logits(logits[0], SamplingParams())
+        fed = len(token_ids)
+        token_ids.append(coupled_token(probs, seed, fed))
+    return token_ids[len(prompt_ids) :]
+
+
+@asynccontextmanager
+async def unharmed(suite: Suite) -> AsyncIterator[None]:
+    """Another session generates meanwhile: its text is its own, and nothing is left behind."""
+    stream = suite.client.stream(BYSTANDER)
+    result = Generated()
+    async for result in stream:
+        if result.token_ids:
+            break
+    yield
+    # The result grows in place.
+    assert [_ async for _ in stream][-1] is result
+    assert result.token_ids == own_text(
+        BYSTANDER_PROMPT, BYSTANDER.params.seed, BYSTANDER.params.max_tokens
+    )
+    await suite.idle()
+
+
+async def endings_of(streams: Sequence[Sequence[Any]]) -> list[Ending]:
+    """How one verifier ends each of these streams, one after the other, with a bystander beside
+    every few of them."""
+    endings = []
+    async with scripted_suite() as suite:
+        for first in range(0, len(streams), BESIDE_ONE):
+            async with unharmed(suite):
+                for frames in streams[first : first + BESIDE_ONE]:
+                    async with edge_peer(suite.verifier.target) as peer:
+                        await peer.send(*frames)
+                        endings.append(await peer.ending())
+    return endings

@@ -8,8 +8,18 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import CloudMessage, Drafts, EdgeMessage, GenerationParams, Open, Work
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
+from tandem.specdec.messages import (
+    CloudMessage,
+    Committed,
+    Drafts,
+    EdgeMessage,
+    GenerationParams,
+    Open,
+    Work,
+)
 from tandem.specdec.presets import Preset
+from tandem.specdec.verify_task import VerifyTask
 from tests.virtual_time.cases import ModelPair, opposed_pair, preset
 from tests.virtual_time.lockstep import VOCABULARY_HASH, judgement_for, model_for
 from tests.virtual_time.machine_state import state_of
@@ -61,9 +71,51 @@ def opened_cloud(
 
 def pass_of(cloud: CloudMachine, models: ModelPair = MODELS) -> list[CloudMessage]:
     """Do the work that is due."""
+    return cloud.complete(judgement_for(models, cloud, work_of(cloud)), Work())
+
+
+def ready_cloud(chosen: Preset, ends: frozenset[int] = frozenset(), **changes: Any) -> CloudMachine:
+    """An opened cloud after its first pass, over the prompt."""
+    cloud = opened_cloud(chosen, ends, **changes)
+    pass_of(cloud)
+    return cloud
+
+
+def work_of(cloud: CloudMachine) -> VerifyTask:
+    """The pass that is due."""
     work = cloud.work()
     assert work is not None
-    return cloud.complete(judgement_for(models, cloud, work), Work())
+    return work
+
+
+def committed_of(messages: list[CloudMessage]) -> Committed:
+    """All that the cloud says, which is one answer that commits."""
+    (answer,) = messages
+    assert isinstance(answer, Committed)
+    return answer
+
+
+def draft_task_of(cloud: CloudMachine) -> DraftTask:
+    """What its draft model is to make next."""
+    task = cloud.draft_task()
+    assert task is not None
+    assert cloud.draft_task() is task, "the same until it is done"
+    return task
+
+
+def draft_in_cloud(cloud: CloudMachine, *token_ids: int) -> None:
+    """Its draft model brings these."""
+    task = draft_task_of(cloud)
+    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
+    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
+
+
+def prefilled(cloud: CloudMachine) -> CloudMachine:
+    """Its draft model has computed the prompt."""
+    task = draft_task_of(cloud)
+    assert (task.count, task.keep, task.token_ids) == (0, 0, cloud.committed.since(0)[:-1])
+    cloud.drafted(task, [], len(cloud.committed) - 1)
+    return cloud
 
 
 def draft_after(

@@ -8,7 +8,7 @@ import numpy as np
 from tandem.core.sparse_payload import SparsePayload
 from tandem.specdec.choices import Schedule
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Drafted, EdgeOutput, Send
+from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import Committed, Opened, Work
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
@@ -50,6 +50,13 @@ def edge_of(
     return make(request, Liveness(lost_cloud, TIMES, now=0.0))
 
 
+def connected(chosen: Preset, *others: Any, **options: Any) -> EdgeMachine:
+    """An edge, as `edge_of` makes it, on its first stream."""
+    edge = edge_of(chosen, *others, **options)
+    edge.connect(0.0)
+    return edge
+
+
 class OpenedEdge(EdgeMachine):
     """An edge whose cloud takes each stream at once."""
 
@@ -72,9 +79,15 @@ def opened_for(edge: EdgeMachine) -> Opened:
 
 def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     """Do the draft work that is due, with these tokens."""
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01, 0.0)
+
+
+def task_of(edge: EdgeMachine, now: float = 0.0) -> DraftTask:
+    """The draft work that is due."""
+    task = edge.work(now)
+    assert task is not None
+    return task
 
 
 def drafts_of(*token_ids: int, source: DraftSource = DraftSource.MODEL) -> list[Drafted]:

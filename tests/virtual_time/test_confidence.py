@@ -47,13 +47,6 @@ def test_unsure_drafts_are_one_a_chunk_and_the_text_is_the_same(name: str) -> No
     assert answer.stats.accepted >= length // 2
 
 
-def test_before_anything_repeats_a_round_has_one_draft() -> None:
-    """The cycle's first pass holds no repetition, so nothing is worth drafting but a guess."""
-    models = repeating()
-    answer = run(TEN_IF_SURE, models, 1, max_tokens=4)
-    assert answer.stats.drafted == answer.stats.rounds
-
-
 def test_what_repeats_is_drafted_whole() -> None:
     """Once the cycle was seen, ten tokens go up at once and all are right."""
     models = repeating()

@@ -13,7 +13,16 @@ from tandem.specdec.liveness import Liveness, LostCloud
 from tandem.specdec.messages import Drafts, Opened
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled
-from tests.virtual_time.edge_frames import TIMES, draft, drafts_of, edge_of, frame_of, sent
+from tests.virtual_time.edge_frames import (
+    TIMES,
+    connected,
+    draft,
+    drafts_of,
+    edge_of,
+    frame_of,
+    sent,
+    task_of,
+)
 from tests.virtual_time.lockstep import Lockstep, Pace
 
 MODELS = model_pair(20, sharpness=5.0, noise=0.3)
@@ -51,12 +60,6 @@ def test_no_frame_has_more_drafts_than_the_cloud_takes(
         assert text == frames_of(chosen, pace)[1]
 
 
-@pytest.mark.parametrize("name", ["dsd", "coupled", "mc-dsd", "stream"])
-def test_a_cloud_of_which_nothing_is_known_is_sent_the_same_frames(name: str) -> None:
-    chosen = PRESETS[name].fitted(20)
-    assert frames_of(chosen, Pace(draft=3), known_longest=0) == frames_of(chosen, Pace(draft=3))
-
-
 @pytest.mark.parametrize("known", [0, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounds_stay_rounds_where_the_cloud_judges_on_arrival(known: int, seed: int) -> None:
@@ -88,14 +91,12 @@ def lengths_of(outputs: list[EdgeOutput]) -> list[int]:
 def test_a_round_for_a_cloud_that_takes_more_is_drafted_again(name: str) -> None:
     """Sent in two frames it got two verdicts, and after the first of them a bonus token, which the
     edge took for a rejection: on every stream again."""
-    edge = edge_of(preset(name, 4), opened=False)
-    edge.connect(0.0)
+    edge = connected(preset(name, 4), opened=False)
     assert lengths_of(draft(edge, 0, 1, 2, 0)) == [4]
     edge.receive(opened(edge, 2), 0.1)
     edge.lost(0.2)
     assert lengths_of(edge.connect(0.3)) == []
-    again = edge.work(0.3)
-    assert again is not None
+    again = task_of(edge, 0.3)
     assert again.keep + len(again.token_ids) == again.position
     assert again.token_ids, "a pass feeds a token"
     drafted = edge.drafted(again, drafts_of(0, 1), again.position + 1, 0.01, 0.3)
@@ -115,10 +116,8 @@ def test_another_cloud_is_sent_what_all_take_before_it_has_spoken() -> None:
 
 @pytest.mark.parametrize("name", ["picospec", "stream"])
 def test_a_chunk_made_shorter_than_its_first_part_leaves_no_empty_frame(name: str) -> None:
-    edge = edge_of(preset(name), opened=False)
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
+    edge = connected(preset(name), opened=False)
+    task = task_of(edge)
     outputs = [
         output
         for number in range(3)

@@ -168,16 +168,6 @@ def test_trees_with_gumbel_coupling_are_ar() -> None:
         assert answer.token_ids == text_of_ar(seed, max_tokens=20), (seed, expansion)
 
 
-def test_a_tree_of_single_candidates_is_a_chain() -> None:
-    """The same random numbers and comparisons: the same text, token for token."""
-    for seed in range(24):
-        length = 1 + seed % 5
-        chain = run(preset("tslt", length, truncation=Truncation(6)), MODELS, seed, max_tokens=20)
-        single = tree((1,) * length, truncation=Truncation(6))
-        answer = run(single, MODELS, seed, max_tokens=20)
-        assert answer.token_ids == chain.token_ids
-
-
 @pytest.mark.parametrize(
     "method",
     with_long_cases(METHODS, ("dsd", "mc-dsd", "cloud-draft, rejection")),
@@ -288,16 +278,3 @@ def test_drafts_in_the_cloud_are_ar_under_faults(
         accepted += answer.stats.cloud_accepted
     assert lost > 11
     assert accepted > stand
-
-
-def test_the_draft_model_matters_to_the_speed_only() -> None:
-    better = model_pair(VOCABULARY, sharpness=5.0, noise=0.05)
-    worse = model_pair(VOCABULARY, sharpness=5.0, noise=0.95)
-    passes = {0.05: 0, 0.95: 0}
-    for seed in range(8):
-        first = run(preset("coupled"), better, seed, max_tokens=24)
-        second = run(preset("coupled"), worse, seed, max_tokens=24)
-        assert first.token_ids == second.token_ids
-        passes[0.05] += first.stats.target_passes
-        passes[0.95] += second.stats.target_passes
-    assert passes[0.05] < 0.7 * passes[0.95]

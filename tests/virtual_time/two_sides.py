@@ -22,7 +22,6 @@ from tandem.testing.simulation.two_sided_answer import (
     simulate_two_sided,
 )
 from tandem.testing.simulation.virtual_time import Faults
-from tandem.two_sided.protocol.counters import MeasurementSink
 from tandem.two_sided.protocol.draft_head import aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest
@@ -33,6 +32,7 @@ from tandem.two_sided.protocol.presets import (
     AggregationPreset,
     Placement,
 )
+from tandem.two_sided.protocol.profiler import SideProfiler
 from tests.composed_presets import composed
 from tests.virtual_time.cases import link_of
 
@@ -188,7 +188,7 @@ def run_sides(
     """One request over the simulator; checks what must hold of every answer."""
     seeded = rng or SeededRandom(request.seed)
 
-    def placement_policy(side: Side) -> tuple[PlacementPolicy | None, MeasurementSink | None]:
+    def placement_policy(side: Side) -> tuple[PlacementPolicy | None, SideProfiler | None]:
         placement = request.preset.placement
         if placement is Placement.SCHEDULED:
             return None, None

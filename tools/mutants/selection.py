@@ -36,7 +36,13 @@ _HEAVY = ("import asyncio", "torch", "tandem.telemetry")
 
 SUBJECTS = (
     Subject("tandem/core", ("tests/unit/core",)),
-    Subject("tandem/control", ("tests/unit/control", "tests/unit/specdec", "tests/lab/analysis")),
+    Subject(
+        "tandem/control",
+        (
+            *("tests/unit/control", "tests/unit/specdec", "tests/lab/analysis"),
+            "tests/virtual_time/test_auto.py",  # what a user notices of its choices
+        ),
+    ),
     Subject("tandem/specdec", ("tests/unit/specdec", "tests/lab/analysis")),
     Subject("tandem/two_sided/protocol", ("tests/unit/two_sided", "tests/lab/analysis")),
 )

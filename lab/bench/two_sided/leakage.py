@@ -39,12 +39,12 @@ from tandem.testing.listed_tokens import likeliest_first
 from tandem.testing.simulation.side_distributions import SideDistributions
 from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.text import Tokenizer
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpen,
     PeerMessage,
+    SideDraftFrame,
     TargetFrame,
 )
 from tandem.two_sided.protocol.mixture import Side

@@ -4,14 +4,15 @@ process's own clock."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
 
-from tandem.core.errors import Unavailable
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.prompt import Prompt
 from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
@@ -30,7 +31,6 @@ from tandem.net.scopes import current_caller
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
 from tandem.net.tenant import calling_tenant, paying_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.device_side import device_request
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
 from tandem.services.aggregator.retrieval import (
     EMBED_TIMEOUT_S,
@@ -39,12 +39,13 @@ from tandem.services.aggregator.retrieval import (
     Retrieval,
 )
 from tandem.services.aggregator.side_resources import SideResources
+from tandem.settings import variable_of
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
-from tandem.two_sided.interface import AGGREGATION_PRESETS, DeviceAnswers
+from tandem.two_sided.interface import AGGREGATION_PRESETS, DeviceAnswers, DeviceRequest
 from tandem.wire.common_codec import prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeRequest, TokenizeResponse
@@ -158,13 +159,11 @@ class Requests:
         """Describe the suite. Raises Rejected with the status."""
         embedding = asyncio.create_task(self._resources.retrieval.embedding())
         try:
-            async with self._connection.channel() as channel:
-                described: pb.DescribeResponse = await DrafterServiceStub(channel).Describe(
+            async with self._drafter() as drafter:
+                described: pb.DescribeResponse = await drafter.Describe(
                     pb.DescribeRequest(), timeout=timeout_s
                 )
             described.embedding, described.embedding_dimension = await embedding
-        except grpc.aio.AioRpcError as error:
-            raise upstream_rejection(error.code(), details_of(error)) from None
         finally:
             embedding.cancel()
         described.presets.extend(AGGREGATION_PRESETS)
@@ -188,17 +187,18 @@ class Requests:
             chat_template_kwargs=chat_template_kwargs,
         )
         prompt_to_proto(asked, prompt)
+        async with self._calls.slot(TOKENIZE_TIMEOUT_S), self._drafter() as drafter:
+            answer: TokenizeResponse = await drafter.Tokenize(asked, timeout=TOKENIZE_TIMEOUT_S)
+        return answer
+
+    @asynccontextmanager
+    async def _drafter(self) -> AsyncIterator[Any]:
+        """Yield the drafter to call; a failed call raises Rejected."""
         try:
-            async with (
-                self._calls.slot(TOKENIZE_TIMEOUT_S),
-                self._connection.channel() as channel,
-            ):
-                answer: TokenizeResponse = await DrafterServiceStub(channel).Tokenize(
-                    asked, timeout=TOKENIZE_TIMEOUT_S
-                )
+            async with self._connection.channel() as channel:
+                yield DrafterServiceStub(channel)
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), details_of(error)) from None
-        return answer
 
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
@@ -336,16 +336,34 @@ class Requests:
         drafter."""
         left_s = max(0.0, admitted.ends_s - time.monotonic())
         if admitted.request.from_two_sides:
-            asked = device_request(
-                admitted.request,
-                settings=self._settings,
-                resources=self._resources,
-                timeout_s=left_s,
-                headers=admitted.span.headers(),
-                owner=admitted.owner,
-            )
+            asked = self._device_request(admitted, left_s)
             return self._two_sides.answer(asked, admitted.cancel)
         return self._relay(admitted, left_s)
+
+    def _device_request(self, admitted: _AdmittedRequest, timeout_s: float) -> DeviceRequest:
+        """Return the request for the device's part of an answer from both sides. Raises
+        InvalidArgument."""
+        request = admitted.request
+        preset = request.composed_aggregation()
+        if self._resources.cloud is None and preset.needs_cloud:
+            why = f"{preset.name} needs documents in the cloud, but this suite has none"
+            why += f"; use 'tandem up --rag', or set {variable_of('cloud')} to an aggregator"
+            raise InvalidArgument("preset", why)
+        return DeviceRequest(
+            prompt=request.prompt,
+            preset=preset,
+            query=request.query or _text_of(request),
+            documents=request.documents or self._settings.documents,
+            search=partial(self._resources.retrieval.search, owner=admitted.owner),
+            params=request.params,
+            stop=request.stop,
+            token_texts=request.token_texts,
+            lost_cloud=request.lost_cloud,
+            timeout_s=timeout_s,
+            headers=admitted.span.headers(),
+            tenant=request.tenant,
+            chat_template_kwargs=request.chat_template_kwargs,
+        )
 
     async def _relay(
         self, admitted: _AdmittedRequest, timeout_s: float
@@ -383,6 +401,16 @@ def _label(asked: GenerationRequest | pb.Generation) -> str:
     """Return the preset that a request names, if it is one of ours, and otherwise `OTHER`."""
     preset = asked.preset or DEFAULT_PRESET
     return preset if preset in PRESETS or preset in AGGREGATION_PRESETS else OTHER
+
+
+def _text_of(request: GenerationRequest) -> str:
+    """Return the default search query: the prompt, or the last turn."""
+    if isinstance(request.prompt, str):
+        return request.prompt
+    last = request.prompt[-1] if request.prompt else ""
+    if isinstance(last, int | str):
+        raise InvalidArgument("query", "is required if the prompt is token ids")
+    return last.content
 
 
 async def _pass_cancel(cancel: Callable[[], Awaitable[None]], call: Any) -> None:

@@ -4,8 +4,9 @@ this side's decoder and nowhere else, unless the preset has the cloud's document
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import grpc
 
@@ -15,7 +16,7 @@ from tandem.index.owners import DocumentQuotaExceeded
 from tandem.index.relevance import falling, relevance
 from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload, messages_of
-from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
+from tandem.net.status import actual_status, details_of, upstream_rejection
 from tandem.settings import variable_of
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.interface import ContextDocument
@@ -55,17 +56,9 @@ class Retrieval:
         if self._connection is None or not query.strip() or count < 1:
             return ()
         request = pb.SearchRequest(query=query, count=count, tenant=owner)
-        try:
-            async with self._connection.channel() as channel:
-                call = pb_grpc.RetrieverServiceStub(channel).Search
-                (response,) = [
-                    each
-                    async for each in call(
-                        iter((request,)), timeout=SEARCH_TIMEOUT_S, metadata=headers
-                    )
-                ]
-        except grpc.aio.AioRpcError as error:
-            raise _refused(error) from None
+        async with self._retriever() as retriever:
+            call = retriever.Search(iter((request,)), timeout=SEARCH_TIMEOUT_S, metadata=headers)
+            (response,) = [each async for each in call]
         return documents_of(response.hits)
 
     async def embed(
@@ -82,31 +75,18 @@ class Retrieval:
             raise FailedPrecondition(f"embedding: needs {variable_of('retriever')}")
         whole = pb.EmbedResponse()
         for group in embedding_groups(texts):
-            answer = await self._embed_group(group, most_tokens, tenant)
+            request = pb.EmbedRequest(tenant=tenant, truncate_tokens=most_tokens)
+            for text in group:
+                if isinstance(text, str):
+                    request.texts.append(text)
+                else:
+                    request.token_ids.add(ids=text)
+            async with self._retriever() as retriever:
+                answer = await retriever.Embed(request, timeout=EMBED_TIMEOUT_S)
             whole.vectors += answer.vectors
             whole.tokens.extend(answer.tokens)
             whole.windows.extend(answer.windows)
         return whole
-
-    async def _embed_group(
-        self,
-        texts: Sequence[str] | Sequence[Sequence[int]],
-        most_tokens: int,
-        tenant: str,
-    ) -> pb.EmbedResponse:
-        request = pb.EmbedRequest(tenant=tenant, truncate_tokens=most_tokens)
-        for text in texts:
-            if isinstance(text, str):
-                request.texts.append(text)
-            else:
-                request.token_ids.add(ids=text)
-        try:
-            async with self._reached().channel() as channel:
-                call = pb_grpc.RetrieverServiceStub(channel).Embed
-                answer: pb.EmbedResponse = await call(request, timeout=EMBED_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise upstream_rejection(error.code(), details_of(error)) from None
-        return answer
 
     async def embedding(self) -> tuple[str, int]:
         """Return the name of the retriever's embedding model and the length of its vectors; "" and
@@ -133,58 +113,49 @@ class Retrieval:
         """Store a document. Raises InvalidArgument for one that cannot be read,
         DocumentQuotaExceeded and Rejected; this side's retriever must know our key for
         documents:write."""
-        try:
-            async with self._reached().channel() as channel:
-                call = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=INGEST_TIMEOUT_S)
-                with suppress(asyncio.InvalidStateError):  # it is over; its status says why
-                    for message in messages_of(0, upload):
-                        await call.write(message)
-                    await call.done_writing()
-                async for answer in call:
-                    if answer.over_quota:
-                        raise DocumentQuotaExceeded(answer.reason)
-                    if answer.reason:
-                        raise InvalidArgument("content", answer.reason.removeprefix("content: "))
-        except grpc.aio.AioRpcError as error:
-            raise _refused(error) from None
+        async with self._retriever() as retriever:
+            call = retriever.Ingest(timeout=INGEST_TIMEOUT_S)
+            with suppress(asyncio.InvalidStateError):  # it is over; its status says why
+                for message in messages_of(0, upload):
+                    await call.write(message)
+                await call.done_writing()
+            async for answer in call:
+                if answer.over_quota:
+                    raise DocumentQuotaExceeded(answer.reason)
+                if answer.reason:
+                    raise InvalidArgument("content", answer.reason.removeprefix("content: "))
 
     async def delete(self, name: str, owner: str) -> bool:
         """Delete a document; whether the owner had it. Raises as `add`."""
-        try:
-            async with self._reached().channel() as channel:
-                call = pb_grpc.RetrieverServiceStub(channel).Delete
-                request = pb.DeleteRequest(ids=[name], owner=owner)
-                answer: pb.DeleteResponse = await call(request, timeout=INGEST_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise _refused(error) from None
+        request = pb.DeleteRequest(ids=[name], owner=owner)
+        async with self._retriever() as retriever:
+            answer: pb.DeleteResponse = await retriever.Delete(request, timeout=INGEST_TIMEOUT_S)
         return answer.deleted[0]
 
     async def listed(self, request: pb.ListRequest) -> pb.ListResponse:
         """List some of an owner's documents; needs documents:read. Raises Rejected."""
-        try:
-            async with self._reached().channel() as channel:
-                call = pb_grpc.RetrieverServiceStub(channel).List
-                answer: pb.ListResponse = await call(request, timeout=SEARCH_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise _refused(error) from None
+        async with self._retriever() as retriever:
+            answer: pb.ListResponse = await retriever.List(request, timeout=SEARCH_TIMEOUT_S)
         return answer
 
-    def _reached(self) -> Connection:
+    @asynccontextmanager
+    async def _retriever(self) -> AsyncIterator[Any]:
+        """Yield the retriever to call. A failed call raises Rejected. What is wrong with a request
+        is named by its field, which the caller knows; anything else is named as the
+        retriever's."""
         if self._connection is None:
             raise Unavailable("no retriever: this side has no documents")
-        return self._connection
+        try:
+            async with self._connection.channel() as channel:
+                yield pb_grpc.RetrieverServiceStub(channel)
+        except grpc.aio.AioRpcError as error:
+            code, details = actual_status(error.code(), details_of(error))
+            named = details if code is grpc.StatusCode.INVALID_ARGUMENT else f"retriever: {details}"
+            raise upstream_rejection(code, named) from None
 
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
-
-
-def _refused(error: grpc.aio.AioRpcError) -> Rejected:
-    """Return a failed call as an error for the caller. What is wrong with the request is named by
-    its field, which the caller knows; anything else is named as the retriever's."""
-    code, details = actual_status(error.code(), details_of(error))
-    named = details if code is grpc.StatusCode.INVALID_ARGUMENT else f"retriever: {details}"
-    return upstream_rejection(code, named)
 
 
 def documents_of(hits: Sequence[pb.Hit]) -> tuple[ContextDocument, ...]:

@@ -85,8 +85,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         async with served(context, self._streams) as stream:
-            if self._side != "device":
-                raise _wrong_side(self._side, "device")
+            self._check_side("device")
             start = await read_start(stream)
             left_s = stream.time_remaining()
             headers = stream.invocation_metadata()
@@ -99,20 +98,18 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         async with served(context, self._streams) as stream:
-            if self._side != "cloud":
-                raise _wrong_side(self._side, "cloud")
+            self._check_side("cloud")
             await self._cloud_answers.collaborate(stream)
 
     async def FetchDocuments(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         async with served(context, self._streams) as stream:
-            if self._side != "cloud":
-                raise _wrong_side(self._side, "cloud")
+            self._check_side("cloud")
             await self._cloud_answers.fetch_documents(stream)
 
-
-def _wrong_side(here: str, called: str) -> Rejected:
-    """Return the refusal of a call that is for the other side's aggregator."""
-    why = f"side: this aggregator runs at the {here}; this call is for the {called}'s"
-    return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)
+    def _check_side(self, called: str) -> None:
+        """Refuse a call that is for the other side's aggregator."""
+        if self._side != called:
+            why = f"this aggregator runs at the {self._side}; this call is for the {called}'s"
+            raise Rejected(grpc.StatusCode.FAILED_PRECONDITION, f"side: {why}")

@@ -10,8 +10,6 @@ from tandem.services.aggregator.retrieval import Retrieval
 from tandem.telemetry.metrics import Metrics
 from tandem.two_sided.interface import Profiling, Side
 
-_SIDES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
-
 
 class SideResources:
     """Used on the event loop only."""
@@ -25,7 +23,7 @@ class SideResources:
         self.retrieval = Retrieval(Connection(retriever, most, access) if retriever else None)
         self.cloud = cloud_connection(settings, access) if settings.cloud else None
         self.profiling = Profiling(
-            _SIDES[settings.side],
+            Side[settings.side.upper()],
             metrics,
             server=prometheus_server(settings),
             instance=settings.prometheus_instance,

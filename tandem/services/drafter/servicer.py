@@ -5,7 +5,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -432,53 +432,56 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         edge_request = admitted.edge_request
         hook = admitted.hook
         prompt = hook.kept_text(self._kept_text(admitted))
-        async with (
-            self._thread.session(
-                admitted.capacity, edge_request.preset.tree_nodes, checked.tenant, checked.payer
-            ) as kv,
-            layers_session(
-                admitted.layers, admitted.capacity, checked.tenant, checked.payer
-            ) as layers_kv,
-        ):
-            await hook.opened(kv)
-            await checked.images.show(self._thread, kv, edge_request.prompt_ids)
-            times = self._clouds.times(self._limits.liveness)
-            liveness = Liveness(request.lost_cloud, times, time.monotonic())
-            machine = EdgeMachine(edge_request, liveness, text.completes_stop, observers=[hook])
-            prefill = DraftPrefill(
-                machine=machine,
-                thread=self._thread,
-                kv=kv,
-                prefixes=self._prefixes,
-                prompt=prompt,
-                gives_back=lambda: admitted.reservation.kv_bytes,
-            )
-            traffic = Traffic()
-            session = DrafterSession(
-                machine=machine,
-                thread=self._thread,
-                kv=kv,
-                link=CloudLink(
-                    self._clouds, self._stream_opener(stream, edge_request, traffic, span)
-                ),
-                traffic=traffic,
-                closing_tasks=self._closing_tasks,
-                span=span,
-                prefill=prefill,
-                processor=admitted.processor,
-                tells_rounds=request.rounds,
-                layers=layers_kv,
-                on_broken=hook.on_broken,
-            )
-            try:
-                yield session
-            finally:
-                prefill.leave()
-                tokens = len(edge_request.prompt_ids) + machine.stats.tokens
-                admitted.reservation.tokens = tokens
-                hook.ended(machine)
-                if not request.no_memory:
-                    self._remember(machine, checked.payer)
+        times = self._clouds.times(self._limits.liveness)
+        liveness = Liveness(request.lost_cloud, times, time.monotonic())
+        machine = EdgeMachine(edge_request, liveness, text.completes_stop, observers=[hook])
+        traffic = Traffic()
+        opener = self._stream_opener(stream, edge_request, traffic, span)
+        session = DrafterSession(
+            machine=machine,
+            link=CloudLink(self._clouds, opener),
+            traffic=traffic,
+            closing_tasks=self._closing_tasks,
+            span=span,
+            tells_rounds=request.rounds,
+        )
+        with closing(session):
+            session.connect()
+            async with (
+                self._thread.session(
+                    admitted.capacity, edge_request.preset.tree_nodes, checked.tenant, checked.payer
+                ) as kv,
+                layers_session(
+                    admitted.layers, admitted.capacity, checked.tenant, checked.payer
+                ) as layers_kv,
+            ):
+                await hook.opened(kv)
+                await checked.images.show(self._thread, kv, edge_request.prompt_ids)
+                prefill = DraftPrefill(
+                    machine=machine,
+                    thread=self._thread,
+                    kv=kv,
+                    prefixes=self._prefixes,
+                    prompt=prompt,
+                    gives_back=lambda: admitted.reservation.kv_bytes,
+                )
+                session.begin(
+                    self._thread,
+                    kv,
+                    prefill,
+                    processor=admitted.processor,
+                    layers=layers_kv,
+                    on_broken=hook.on_broken,
+                )
+                try:
+                    yield session
+                finally:
+                    prefill.leave()
+                    tokens = len(edge_request.prompt_ids) + machine.stats.tokens
+                    admitted.reservation.tokens = tokens
+                    hook.ended(machine)
+                    if not request.no_memory:
+                        self._remember(machine, checked.payer)
 
     def _kept_text(self, admitted: _AdmittedRequest) -> KeptText:
         """Return what the prefix cache may keep of a request's prompt."""

@@ -36,26 +36,20 @@ log = get_logger(__name__)
 
 
 class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
-    """Runs one machine to its end; iterate `commits`, then read the machine's stats."""
+    """Runs one machine to its end: `connect` it, so that the cloud has the text while keys and
+    values are opened here, `begin` to draft, iterate `commits`, then read the machine's stats."""
 
     def __init__(
         self,
         machine: EdgeMachine,
-        thread: EngineThread,
-        kv: Session,
         link: CloudLink,
         traffic: Traffic,
         closing_tasks: set[asyncio.Task[None]],
         span: Span,
-        prefill: DraftPrefill,
-        processor: LogitsProcessor | None = None,
         tells_rounds: bool = False,
-        layers: LayersSession | None = None,
-        on_broken: Callable[[], None] | None = None,
     ) -> None:
         """Set up the session. `closing_tasks`: see `SessionRunner`. `tells_rounds`: whether
-        `take_rounds` will be called. `layers`: those of the target, if the request is split.
-        `on_broken`: see `DraftRequest`."""
+        `take_rounds` will be called."""
         super().__init__(
             open_stream=link.open_stream,
             opened=Opened,
@@ -66,19 +60,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._link = link
         self.traffic = traffic
         self._machine = machine
-        self._draft_tasks = DraftTaskRunner(
-            machine,
-            thread,
-            kv,
-            on_drafted=self._drafts_ready,
-            processor=processor,
-            on_broken=on_broken,
-        )
-        self._layers = (
-            None
-            if layers is None
-            else LayersRunner(machine, layers.thread, layers.kv, self._layers_ready)
-        )
+        self._draft_tasks: DraftTaskRunner | None = None
+        self._layers: LayersRunner | None = None
         self._spans = RoundSpans(span)
         self._rounds = RoundReports(machine.stats) if tells_rounds else None
         self._relayable = asyncio.Event()
@@ -86,8 +69,32 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._relay_pace = RelayPace()
         self._commits: list[Commit] = []
         self._finish_reason: FinishReason | None = None
-        self._prefill = prefill
+        self._prefill: DraftPrefill | None = None
         self._prefilling: asyncio.Task[None] | None = None
+
+    def begin(
+        self,
+        thread: EngineThread,
+        kv: Session,
+        prefill: DraftPrefill,
+        processor: LogitsProcessor | None = None,
+        layers: LayersSession | None = None,
+        on_broken: Callable[[], None] | None = None,
+    ) -> None:
+        """Begin to draft. `layers`: those of the target, if the request is split. `on_broken`: see
+        `DraftRequest`."""
+        self._prefill = prefill
+        self._draft_tasks = DraftTaskRunner(
+            self._machine,
+            thread,
+            kv,
+            on_drafted=self._drafts_ready,
+            processor=processor,
+            on_broken=on_broken,
+        )
+        if layers is not None:
+            self._layers = LayersRunner(self._machine, layers.thread, layers.kv, self._layers_ready)
+        self.dispatch(list)  # what is due by now
 
     @property
     def machine(self) -> EdgeMachine:
@@ -101,7 +108,6 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         """Yield committed tokens as they become final. Raises Rejected or Unavailable when the
         cloud refuses or stays lost; closing the iterator cancels the request at the cloud."""
         with self.running():
-            self.connect()
             ended = False
             while not ended:
                 await self._relayable.wait()
@@ -117,10 +123,13 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self.dispatch(self.cancel_machine)
 
     def close(self) -> None:
+        if self._closed:
+            return
         super().close()
         if self._prefilling is not None:
             self._prefilling.cancel()
-        self._draft_tasks.close()
+        if self._draft_tasks is not None:
+            self._draft_tasks.close()
         if self._layers is not None:
             self._layers.close()
         self._link.end()
@@ -157,7 +166,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                 self.send(message)
             case Commit():
                 self._commits.append(output)
-            case Interrupt(task):
+            case Interrupt(task) if self._draft_tasks is not None:
                 self._draft_tasks.interrupt(task)
             case Finish(reason):
                 self._finish_reason = reason
@@ -166,6 +175,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         return self.machine.cancel()
 
     def start_work(self) -> None:
+        if self._prefill is None or self._draft_tasks is None:
+            return
         if self._layers is not None:
             self._layers.start_due()
         if self._prefilling is not None:
@@ -183,7 +194,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         if self.ended:
             self._relay_now()
         elif self._commits:
-            wait_s = self._relay_pace.wait_s(time.monotonic(), self._draft_tasks.idle)
+            idle = self._draft_tasks is None or self._draft_tasks.idle
+            wait_s = self._relay_pace.wait_s(time.monotonic(), idle)
             if wait_s <= 0:
                 self._relay_now()
             elif self._holding is None:

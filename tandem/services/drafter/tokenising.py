@@ -4,7 +4,7 @@ done on a thread, in its tenant's turn, so that other sessions go on."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -101,12 +101,15 @@ class PromptTokens:
 
     async def spelt(self, token_ids: Sequence[int], *, tenant: bytes = b"") -> list[str]:
         """Return the text of each token after those before it; the last one gets the rest."""
-        spelling = Spelling(self._tokenizer)
-        spelt, _ = await self._spelt_by(spelling, token_ids, tenant=tenant)
-        texts = [each.text for each in spelt]
-        if texts:
-            texts[-1] += spelling.finish()
-        return texts
+        text = self._tokenizer.detokenizer()
+
+        def spell(token_ids: Iterable[int]) -> list[str]:
+            texts = [text.push((token_id,)) for token_id in token_ids]
+            if texts:
+                texts[-1] += text.finish()
+            return texts
+
+        return await self._spell(spell, token_ids, len(token_ids), tenant)
 
     async def spelt_with_others(
         self,
@@ -118,19 +121,20 @@ class PromptTokens:
         """Return what each token spells after those before it, and what the tokens of `instead`
         would have spelt there."""
         spelling = Spelling(self._tokenizer)
-        return await self._spelt_by(spelling, token_ids, instead, tenant=tenant)
-
-    async def _spelt_by(
-        self,
-        spelling: Spelling,
-        token_ids: Sequence[int],
-        instead: Sequence[Sequence[int]] = (),
-        *,
-        tenant: bytes,
-    ) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
         count = len(token_ids) + sum(map(len, instead))
-        length = LONG_CHARACTERS + 1 if count > LONG_SPELLING else 0
-        return await self._soon(length, lambda: _spelt(spelling, token_ids, instead), tenant)
+        return await self._spell(lambda ids: spelling.spelt(ids, instead), token_ids, count, tenant)
+
+    async def _spell(
+        self,
+        spell: Callable[[Iterable[int]], Found],
+        token_ids: Sequence[int],
+        count: int,
+        tenant: bytes,
+    ) -> Found:
+        """Have tokens spelt, `count` in all."""
+        if count <= LONG_SPELLING:
+            return await self._soon(0, lambda: spell(token_ids), tenant)
+        return await self._soon(LONG_CHARACTERS + 1, lambda: spell(_paused(token_ids)), tenant)
 
     async def _around(self, prompt: str, suffix: str, tenant: bytes) -> tuple[int, ...]:
         tokenizer = self._tokenizer
@@ -211,19 +215,11 @@ class PromptTokens:
         return kept
 
 
-def _spelt(
-    spelling: Spelling, token_ids: Sequence[int], instead: Sequence[Sequence[int]]
-) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
-    """Spell the tokens one by one, and what those of `instead` would have spelt there, with pauses
-    if there are many."""
-    spelt = list[SpeltToken]()
-    others = list[list[SpeltToken]]()
-    pauses = len(token_ids) + sum(map(len, instead)) > LONG_SPELLING
+def _paused(token_ids: Sequence[int]) -> Iterator[int]:
+    """Yield the tokens with pauses."""
     paused_s = time.perf_counter()
-    for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
-        others.append([spelling.preview(other_id) for other_id in other_ids])
-        spelt.append(spelling.push(token_id))
-        if pauses and time.perf_counter() - paused_s > AT_A_STRETCH_S:
+    for token_id in token_ids:
+        yield token_id
+        if time.perf_counter() - paused_s > AT_A_STRETCH_S:
             time.sleep(PAUSE_S)
             paused_s = time.perf_counter()
-    return spelt, others

@@ -174,6 +174,11 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Rea
     return group, cpu_s
 
 
+def letters_of(group: Iterable[ReadDocument]) -> int:
+    """Return the letters of a group's texts."""
+    return sum(len(one.document.text) for one in group if isinstance(one.document, Document))
+
+
 def preparation_of(
     index: DocumentIndex,
     group: Sequence[ReadDocument],

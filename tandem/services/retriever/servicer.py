@@ -40,6 +40,7 @@ from tandem.services.retriever.ingestion import (
     Leaving,
     ReadDocument,
     commit,
+    letters_of,
     preparation_of,
     read_group,
     runs_of_owners,
@@ -72,6 +73,9 @@ EMBEDDING_THREADS = 2
 """So that a short document or text need not wait for a step with another tenant's long one."""
 EMBEDDING_NICENESS = 10
 """Nobody's answer waits for a document that is embedded, but for its own upload."""
+SHORT_LETTERS = 512
+"""Of documents that are embedded as the query of a search is: it takes a few milliseconds, and on a
+thread that gives way many times as long."""
 TEXTS_NICENESS = 5
 """Who asks for vectors of texts waits for them, but answers in flight have more who wait."""
 INGESTS = "ingests"
@@ -359,9 +363,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             group = await self._unless_leaving(self._extracted(tenant, read))
             done += sum(document.last for document in group)
             begin = partial(_embedding_of, self._index, group, quota)
-            preparation, goes_on = await self._on(self._embedding, begin, owner)
+            threads = self._readers if letters_of(group) <= SHORT_LETTERS else self._embedding
+            preparation, goes_on = await self._on(threads, begin, owner)
             while goes_on:
-                goes_on = await self._on(self._embedding, preparation.step, owner)
+                goes_on = await self._on(threads, preparation.step, owner)
             adding = partial(
                 commit,
                 self._index,

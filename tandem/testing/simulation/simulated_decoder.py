@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import PrefixedTokens
-from tandem.two_sided.protocol.decoder_messages import DecodingTarget, SideDraftFrame
 from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import DecodingTarget, SideDraftFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
 

@@ -19,7 +19,7 @@ from tandem.testing.simulation.simulated_decoder import (
     SimulatedStep,
 )
 from tandem.testing.simulation.virtual_time import Faults, VirtualTime
-from tandem.two_sided.protocol.counters import AggregationStats, MeasurementSink
+from tandem.two_sided.protocol.counters import AggregationStats
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
@@ -31,6 +31,7 @@ from tandem.two_sided.protocol.messages import (
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy
+from tandem.two_sided.protocol.profiler import SideProfiler
 from tandem.two_sided.protocol.side_machine import SideMachine
 
 TICK_S = 0.2
@@ -79,10 +80,10 @@ class TwoSidedAnswer:
 class PlacementFor(Protocol):
     """Makes one side's placement policy and the recipient of its measurements."""
 
-    def __call__(self, side: Side) -> tuple[PlacementPolicy | None, MeasurementSink | None]: ...
+    def __call__(self, side: Side) -> tuple[PlacementPolicy | None, SideProfiler | None]: ...
 
 
-def no_placement(side: Side) -> tuple[PlacementPolicy | None, MeasurementSink | None]:
+def no_placement(side: Side) -> tuple[PlacementPolicy | None, SideProfiler | None]:
     return None, None
 
 

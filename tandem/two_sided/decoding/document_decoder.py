@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 
-from tandem.backends.interface import Engine, Session
+from tandem.backends.interface import Session
 from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.probs import Array
@@ -47,20 +46,18 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecoderPhase,
     DecodeTask,
     LocalDraft,
-    RelevanceEstimate,
 )
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
     DecodingOpen,
-    DecodingOpened,
     DecodingTarget,
     DecodingText,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
-from tandem.two_sided.protocol.local_drafting import local_draft
 
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""
@@ -112,21 +109,6 @@ class Documents:
             weights=weights,
             only_drafts=only_drafts,
         )
-
-    @classmethod
-    def kept_in(
-        cls,
-        folder: Path | None,
-        *,
-        engine: Engine,
-        tokenizer: Tokenizer | None,
-        weights: Callable[[], str],
-    ) -> Documents:
-        """Return documents whose keys and values outlast the process in `folder`, if one is given.
-        Raises InvalidArgument for one that cannot be used."""
-        weights = cache(weights)  # it reads all of them
-        files = open_document_files(engine, folder, weights)
-        return cls(tokenizer, files=files, weights=weights)
 
 
 class DocumentDecoder:
@@ -272,14 +254,12 @@ class DocumentDecoder:
                 why = f"has {len(document.owner)} characters; at most {MAX_OWNER_CHARACTERS}"
                 raise InvalidArgument(f"{field}.owner", why)
 
-    def _estimate(self, machine: DecoderMachine, estimate: RelevanceEstimate) -> Sequence[float]:
+    def _estimate(self, machine: DecoderMachine, answer_ids: tuple[int, ...]) -> Sequence[float]:
         """Return the relevances of a session's documents to the end of its text (DRAGON's R(d,
         x<t)), the same words on both sides, whichever got the prompt as text."""
         assert self._rescore is not None, "checked as the session was prepared"
         assert self._tokenizer is not None, "there are documents"
-        token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.leading_length :][
-            -QUERY_TOKENS:
-        ]
+        token_ids = (*machine.prompt_ids, *answer_ids)[machine.leading_length :]
         text = self._tokenizer.detokenizer()
         query = text.push(token_ids[-QUERY_TOKENS:]) + text.finish()
         return self._rescore(query, [document.text for document in machine.opening.documents])
@@ -325,7 +305,9 @@ class DocumentDecoder:
         """Return a document as the model reads it after the beginning of its prompt."""
         tokenizer = self._tokenizer
         assert tokenizer is not None, "there are documents"
-        whole = _whole(field, text)
+        if not text.strip():
+            raise InvalidArgument(field, "is empty")
+        whole = text.rstrip() + SEPARATOR
         if leading and leading == self._head:
             assert isinstance(tokenizer, ConversationTokenizer), "only these have a head"
             return (*leading, *tokenizer.encode_piece(whole))
@@ -345,16 +327,10 @@ class DocumentDecoder:
         return prompt_ids(self._tokenizer, prompt, variables=variables)
 
 
-def _whole(field: str, text: str) -> str:
-    if not text.strip():
-        raise InvalidArgument(field, "is empty")
-    return text.rstrip() + SEPARATOR
-
-
 Send = Callable[[SideDraftFrame, float], None]
 """Given a draft, and the seconds that it waited for the engine."""
 DecodeHandle = JobHandle[tuple[LocalDraft | None, float]]
-EstimateRelevances = Callable[[DecoderMachine, RelevanceEstimate], Sequence[float]]
+EstimateRelevances = Callable[[DecoderMachine, tuple[int, ...]], Sequence[float]]
 
 
 class DecodingRun:
@@ -405,10 +381,6 @@ class DecodingRun:
     def ended(self) -> bool:
         return self.machine.phase is DecoderPhase.ENDED
 
-    def opened(self) -> DecodingOpened:
-        """Return the first frame."""
-        return self.machine.opened()
-
     def receive(self, message: DecodeRequestMessage) -> list[DecodeResponseMessage]:
         """Take a frame after `open`; returns the answers. Raises as `DecoderMachine.receive`."""
         answers: list[DecodeResponseMessage] = list(self.machine.receive(message))
@@ -449,11 +421,11 @@ class DecodingRun:
         running = self._running
         if running is None:
             self._wake.clear()
-            if (estimate := self.machine.estimate()) is None:
+            if (answer_ids := self.machine.estimate()) is None:
                 await self._wake.wait()
                 return
-            scores = await asyncio.to_thread(self._estimate, self.machine, estimate)
-            self.machine.estimated(estimate, scores)
+            scores = await asyncio.to_thread(self._estimate, self.machine, answer_ids)
+            self.machine.estimated(answer_ids, scores)
             return
         # Not for the future's result: a job is cancelled when its work has become void.
         await asyncio.wait([running.handle.future])

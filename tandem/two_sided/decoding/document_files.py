@@ -66,7 +66,6 @@ class DocumentFiles:
         self._model = model
         self._vocabulary = vocabulary
         self._budget_bytes = budget_bytes
-        self.refused = 0
         self._clear_abandoned()
 
     def read(self, token_ids: Sequence[int], owner: str = "") -> Any:
@@ -76,7 +75,6 @@ class DocumentFiles:
         except FileNotFoundError:
             return None
         except KvFileRefused as error:
-            self.refused += 1
             log.warning("keys and values on disk are not used", reason=str(error))
             return None
 

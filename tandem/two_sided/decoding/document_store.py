@@ -18,7 +18,7 @@ from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefill_job import PrefillJob
 from tandem.two_sided.decoding.document_files import DocumentFiles, document_hash
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import ContextDocument
 
 FORGOTTEN_FOR_S = 900.0
 """For how long a document that was forgotten is not kept again; longer than requests take."""
@@ -43,9 +43,6 @@ class ForgottenDocuments:
         self._most = most
         self._until_s: dict[str, float] = {}  # the first to be over first
         self._all_until_s = 0.0
-
-    def __len__(self) -> int:
-        return len(self._until_s)
 
     def add(self, hashes: Iterable[str], now: float) -> None:
         while self._until_s and next(iter(self._until_s.values())) <= now:
@@ -249,7 +246,7 @@ class DocumentStore:
                     size = self._reserve(text)
                     entry = _Entry(text, None, size, asyncio.Future(), users=1)
                     entry.ready = self._start(self._made(entry, turn))
-                    entry.ready.add_done_callback(partial(self._release_made, entry))
+                    entry.ready.add_done_callback(partial(self._release, entry))
                     fresh.append(entry)
                 self._entries.pop(entry.key, None)  # the most recently used one from now on
                 self._entries[entry.key] = entry
@@ -363,10 +360,8 @@ class DocumentStore:
         finally:
             self._release(entry)
 
-    def _release_made(self, entry: _Entry, made: asyncio.Future[Session]) -> None:
-        self._release(entry)
-
-    def _release(self, entry: _Entry) -> None:
+    def _release(self, entry: _Entry, made: object = None) -> None:
+        """Hold an entry no more, as one of its users or once it was `made`."""
         entry.users -= 1
         self._drop_forgotten(entry)
 

@@ -18,8 +18,7 @@ from tandem.two_sided.decoding.document_store import (
     joined_ids,
     stored_text,
 )
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KvModel
+from tandem.two_sided.protocol.messages import ContextDocument, KvModel
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
@@ -71,12 +70,10 @@ class KvTransfer:
             for sequence in sequences
         ]
 
-    async def token_count(self, sequence: Sequence[ContextDocument]) -> int:
-        """Return how many tokens a sequence of documents has here. Raises InvalidArgument."""
-        return len(await self._joined(sequence))
-
-    def size_bytes(self, tokens: int) -> int:
-        """Return the most bytes that the keys and values of `tokens` take in transfer."""
+    async def size_bytes(self, sequence: Sequence[ContextDocument]) -> int:
+        """Return the most bytes that a sequence of documents takes in transfer. Raises
+        InvalidArgument."""
+        tokens = len(await self._joined(sequence))
         return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
 
     async def exported(self, sequence: Sequence[ContextDocument]) -> bytes:
@@ -101,7 +98,7 @@ class KvTransfer:
         anything but what this model computes of this text, as far as that can be told."""
         kept = self._kept()
         token_ids = await self._joined(sequence)
-        most = self.size_bytes(len(token_ids))
+        most = await self.size_bytes(sequence)
         if not most - HEADER_BYTES <= size_bytes <= most:
             why = f"{size_bytes} is not in {most - HEADER_BYTES}…{most}"
             raise InvalidArgument("size_bytes", why)

@@ -74,19 +74,9 @@ RUNS = 3
 _WARM_UP_STEPS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingProfile:
-    """Seconds that a token of a model takes after a short context and after a long one."""
-
-    early_tokens: int
-    early_s: float
-    late_tokens: int
-    late_s: float
-
-
-def profile_decoding(engine: Engine, side: Side, *, documents: int, path: Path) -> DecodingProfile:
+def profile_decoding(engine: Engine, side: Side, *, documents: int, path: Path) -> str:
     """Measure the decode line of the model at `side` with `documents` documents, and store it in
-    the file `path`, where the other side's line stays.
+    the file `path`, where the other side's line stays; return what was measured, in words.
 
     Raises InvalidArgument for a context that is too short, TandemError for a file of another
     kind."""
@@ -95,11 +85,10 @@ def profile_decoding(engine: Engine, side: Side, *, documents: int, path: Path) 
         raise InvalidArgument("context_length", f"is {context_tokens} tokens only")
     fit = measure_fit(engine, documents=documents, context_tokens=context_tokens)
     write_fits(path, read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)})
-    return DecodingProfile(
-        early_tokens=FIT_DOCUMENT_TOKENS,
-        early_s=fit.at(FIT_DOCUMENT_TOKENS),
-        late_tokens=context_tokens,
-        late_s=fit.at(context_tokens),
+    early_ms, late_ms = (fit.at(tokens) * 1e3 for tokens in (FIT_DOCUMENT_TOKENS, context_tokens))
+    return (
+        f"{engine.model_name}, {documents} documents: {early_ms:.3g} ms a token after"
+        f" {FIT_DOCUMENT_TOKENS}, {late_ms:.3g} ms after {context_tokens}; stored in {path}"
     )
 
 
@@ -112,13 +101,7 @@ def measure_fit(
     runs: int = RUNS,
 ) -> DecodeFit:
     """Return the line through the steps from `document_tokens` to `context_tokens` - 1, each the
-    median of `runs`. Raises InvalidArgument for a context that the model does not have."""
-    if not 1 <= document_tokens < context_tokens <= engine.context_length:
-        why = f"must be {document_tokens + 1} to {engine.context_length}, is {context_tokens}"
-        raise InvalidArgument("context_tokens", why)
-    for field, count in (("documents", documents), ("runs", runs)):
-        if count < 1:
-            raise InvalidArgument(field, f"must be 1 or more, is {count}")
+    median of `runs`."""
     steps_s = [
         _decode(
             engine,

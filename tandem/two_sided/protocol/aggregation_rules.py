@@ -14,9 +14,8 @@ import numpy as np
 
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import TokenSource
-from tandem.two_sided.protocol.decoder_messages import SentProbs, SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead, aggregate_sent
-from tandem.two_sided.protocol.messages import AggregationRequest
+from tandem.two_sided.protocol.messages import AggregationRequest, SentProbs, SideDraftFrame
 from tandem.two_sided.protocol.mixture import Side, SideDraft, Weights, coupled_side, side_weights
 from tandem.two_sided.protocol.placement import first_side
 from tandem.two_sided.protocol.presets import (

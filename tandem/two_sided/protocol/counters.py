@@ -3,10 +3,10 @@ differences of one clock."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SideDraftFrame
 from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 MAX_REMEMBERED = 256
 """Sent frames whose times are kept."""
@@ -34,66 +34,40 @@ class AggregationStats:
         return max(0, self.streams - 1)
 
 
-class MeasurementSink(Protocol):
-    """Takes the measurements (`profiler.SideProfiler`)."""
-
-    def decoded(self, side: Side, length: int, duration_s: float) -> None: ...
-
-    def exchanged(
-        self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
-    ) -> None: ...
-
-    def drafted(self, side: Side, size: int) -> None: ...
-
-    def verified(self, side: Side, accepted: float) -> None: ...
-
-
 class AggregationCounters:
     """`stats` are the totals; `trips` belong to the stream that is open now."""
 
-    def __init__(self, sink: MeasurementSink | None) -> None:
+    def __init__(self, profiler: SideProfiler | None) -> None:
         self.stats = AggregationStats()
         self.trips = RoundTrips()
-        self._sink = sink
-
-    def begin_stream(self) -> None:
-        self.stats.streams += 1
-        self.trips = RoundTrips()
-
-    def lost_stream(self, silent_s: float) -> None:
-        self.stats.links_lost += 1
-        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
+        self._profiler = profiler
 
     def decoded(self, side: Side, position: int, decode_s: float) -> None:
         """Count a draft of that side, which arrived; `decode_s` by its decoder's clock."""
         self.stats.decode_s[side] += decode_s
-        if self._sink is not None and decode_s > 0:
-            self._sink.decoded(side, position, decode_s)
+        if self._profiler is not None and decode_s > 0:
+            self._profiler.decoded(side, position, decode_s)
 
     def verified(self, side: Side, accepted: bool) -> None:
         """Count a draft of that side whose position was decided."""
         self.stats.drafted[side] += 1
         self.stats.accepted[side] += accepted
-        if self._sink is not None:
-            self._sink.verified(side, float(accepted))
-
-    def committed(self, count: int, unverified: bool) -> None:
-        self.stats.tokens += count
-        self.stats.unverified_tokens += count if unverified else 0
+        if self._profiler is not None:
+            self._profiler.verified(side, accepted)
 
     def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
         """Measure by a draft that arrived at `side`; it says which of this side's frames the other
         had received, and when."""
         answered = self.trips.answered(frame.heard, now)
-        if self._sink is None or not math.isfinite(frame.held_s):
+        if self._profiler is None or not math.isfinite(frame.held_s):
             return
         if size_bytes:
-            self._sink.drafted(side.other, size_bytes)
+            self._profiler.drafted(side.other, size_bytes)
         if answered is not None:
             elapsed_s, sent_bytes = answered
             sizes = (sent_bytes, size_bytes)
             up, down = sizes if side is Side.DEVICE else reversed(sizes)
-            self._sink.exchanged(up, down, elapsed_s, frame.held_s)
+            self._profiler.exchanged(up, down, elapsed_s, frame.held_s)
 
 
 class RoundTrips:

@@ -22,7 +22,8 @@ from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftProbs
+from tandem.two_sided.protocol.messages import (
     DecodeRequestMessage,
     DecodingOpen,
     DecodingOpened,
@@ -30,7 +31,6 @@ from tandem.two_sided.protocol.decoder_messages import (
     SideDraftFrame,
     frame_header,
 )
-from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 
 
@@ -118,7 +118,7 @@ class DecoderMachine:
         relevances = [document.relevance for document in opening.documents]
         if opening.joined and relevances:
             relevances = [log_mass(relevances)]  # one sequence, which has what they have together
-        self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
+        self._mixtures = LocalMixtures(relevances, opening.reweigh_every)
 
     def opened(self) -> DecodingOpened:
         """Return the first frame."""
@@ -164,9 +164,10 @@ class DecoderMachine:
         answer_ids = self._answer_ids
         if self._drafts and answer_ids == self._dead_end:
             return None
-        mixture, until = self._mixtures.at(answer_ids)
-        end = self.capacity if until is None else min(until, self.capacity)
-        count = min(self.opening.ahead - len(self._drafts), end - position)
+        mixture = self._mixtures.at(answer_ids)
+        count = min(self.opening.ahead - len(self._drafts), self.capacity - position)
+        if every := self._mixtures.every:
+            count = min(count, every - len(answer_ids) % every)
         if count < 1 or mixture is None:
             return None
         keep = self._kept = min(self._kept, position - 1)
@@ -181,19 +182,23 @@ class DecoderMachine:
         )
         return self.running
 
-    def estimate(self) -> RelevanceEstimate | None:
-        """Return the relevances without which nothing more can be drafted."""
-        if self.phase is not DecoderPhase.DECODING or self.running is not None:
+    def estimate(self) -> tuple[int, ...] | None:
+        """Return the answer to whose end the documents' relevances must be estimated before
+        anything more can be drafted."""
+        drafts = self.phase is DecoderPhase.DECODING and self.running is None
+        full = len(self.committed) + len(self._drafts) == self.capacity
+        if not drafts or full or len(self._drafts) >= self.opening.ahead:
             return None
-        room = self.capacity - len(self.committed) - len(self._drafts)
-        if room < 1 or len(self._drafts) >= self.opening.ahead:
-            return None
-        return self._mixtures.missing(self._answer_ids)
+        answer_ids = self._answer_ids
+        known = self._mixtures.at(answer_ids) is not None
+        return None if known else self._mixtures.estimated_after(answer_ids)
 
-    def estimated(self, estimate: RelevanceEstimate, relevances: Sequence[float]) -> None:
-        """Take the outcome of an estimate."""
-        self._check_count(relevances)
-        self._mixtures.estimated(estimate, relevances)
+    def estimated(self, answer_ids: tuple[int, ...], relevances: Sequence[float]) -> None:
+        """Take the outcome of an estimate; harmless if the text is another one by now."""
+        if len(relevances) != len(self._lengths):
+            why = f"{len(relevances)} for {len(self._lengths)} documents"
+            raise InvalidArgument("relevances", why)
+        self._mixtures.estimated(answer_ids, relevances)
 
     @property
     def _answer_ids(self) -> tuple[int, ...]:
@@ -263,7 +268,7 @@ class DecoderMachine:
             self._drafts.clear()
         else:
             del self._drafts[:matching]
-        self._mixtures.forget_before(len(self.committed))
+        self._mixtures.forget_before(len(self.committed) - len(self.prompt_ids))
         if target.last or len(self.committed) == self.capacity:
             self._stop(DecoderPhase.COMPLETE)
 
@@ -290,11 +295,6 @@ class DecoderMachine:
         self.phase = phase
         self.running = None
         self._drafts.clear()
-
-    def _check_count(self, relevances: Sequence[float]) -> None:
-        if len(relevances) != len(self._lengths):
-            why = f"{len(relevances)} for {len(self._lengths)} documents"
-            raise InvalidArgument("relevances", why)
 
     def _header(self) -> FrameHeader:
         return frame_header(self.opening.session, self.committed)
@@ -331,23 +331,20 @@ def _granted(
     if room < 1:
         why = f"{len(prompt_ids)} tokens; the context holds {model.context_length}"
         raise InvalidArgument("prompt", why)
-    least = room
     for index, document in enumerate(documents):
         field = f"documents[{index}]"
         if not document:
             raise InvalidArgument(field, "is empty")
         check_token_ids(document, model.vocabulary_size, field)
-        if len(document) - leading_length >= room:
-            why = f"{len(document)} tokens; {room} of the context are left beside the prompt"
-            raise InvalidArgument(field, why)
-        least = min(least, room + leading_length - len(document))
+    lengths = {f"documents[{index}]": len(document) for index, document in enumerate(documents)}
     if opening.joined and documents:
-        together = sum(map(len, documents)) - leading_length
-        if together >= room:
-            why = f"{together} tokens together; {room} of the context are left beside the prompt"
-            raise InvalidArgument("documents", why)
-        least = room - together
-    granted = min(opening.max_tokens, least)
+        lengths = {"documents": sum(lengths.values())}
+    for field, length in lengths.items():
+        if length - leading_length >= room:
+            why = f"{length} tokens; {room} of the context are left beside the prompt"
+            raise InvalidArgument(field, why)
+    longest = max(lengths.values(), default=leading_length)
+    granted = min(opening.max_tokens, room + leading_length - longest)
     if granted < 1:
         raise InvalidArgument("max_tokens", f"must be at least 1, is {opening.max_tokens}")
     if len(opening.committed_ids) >= granted:
@@ -386,49 +383,29 @@ class LocalMixture:
         return document_weights(scores), log_mass(scores)
 
 
-@dataclass(frozen=True, slots=True)
-class RelevanceEstimate:
-    """A request for relevances: from `position` on, for the text that ends with `answer_ids`."""
-
-    position: int
-    answer_ids: tuple[int, ...]
-
-
 class LocalMixtures:
-    """The mixtures of an answer that begins at position `start`. `every`: positions between
-    estimates, 0 for none."""
+    """The mixtures of an answer. `every`: tokens between estimates of the documents' relevances, 0
+    for none. Which mixture holds is decided by the answer up to the last estimate."""
 
-    def __init__(self, relevances: Sequence[float], start: int, every: int = 0) -> None:
+    def __init__(self, relevances: Sequence[float], every: int = 0) -> None:
         self.first = LocalMixture.of(relevances)
-        self._start = start
-        self._every = every if relevances else 0
-        self._estimates: dict[int, tuple[tuple[int, ...], LocalMixture]] = {}
+        self.every = every if relevances else 0
+        self._estimates: dict[tuple[int, ...], LocalMixture] = {(): self.first}
 
-    def at(self, answer_ids: Sequence[int]) -> tuple[LocalMixture | None, int | None]:
-        """Return the mixture after these tokens of the answer, None while its estimate is missing;
-        and the position up to which it holds, if any."""
-        if not self._every:
-            return self.first, None
-        length = len(answer_ids) // self._every * self._every
-        until = self._start + length + self._every
-        if not length:
-            return self.first, until
-        text, mixture = self._estimates.get(self._start + length, (None, None))
-        return mixture if text == tuple(answer_ids[:length]) else None, until
+    def estimated_after(self, answer_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the beginning of the answer that the mixture after it depends on."""
+        return answer_ids[: len(answer_ids) // self.every * self.every] if self.every else ()
 
-    def missing(self, answer_ids: Sequence[int]) -> RelevanceEstimate | None:
-        """Return the estimate without which no draft can follow these tokens."""
-        mixture, _ = self.at(answer_ids)
-        if mixture is not None:
-            return None
-        length = len(answer_ids) // self._every * self._every
-        return RelevanceEstimate(self._start + length, tuple(answer_ids[:length]))
+    def at(self, answer_ids: tuple[int, ...]) -> LocalMixture | None:
+        """Return the mixture after these tokens of the answer, None while its estimate is
+        missing."""
+        return self._estimates.get(self.estimated_after(answer_ids))
 
-    def estimated(self, estimate: RelevanceEstimate, relevances: Sequence[float]) -> None:
-        """Take the outcome of an estimate; harmless if the text is another one by now."""
-        self._estimates[estimate.position] = (estimate.answer_ids, LocalMixture.of(relevances))
+    def estimated(self, answer_ids: tuple[int, ...], relevances: Sequence[float]) -> None:
+        """Take the relevances to a text that ends with `answer_ids`."""
+        self._estimates[answer_ids] = LocalMixture.of(relevances)
 
     def forget_before(self, length: int) -> None:
-        """Forget what was only for positions before `length`, which are committed."""
-        for position in [known for known in self._estimates if known < length - self._every]:
-            del self._estimates[position]
+        """Forget what was only for an answer shorter than `length`, which is committed."""
+        for known in [each for each in self._estimates if 0 < len(each) < length - self.every]:
+            del self._estimates[known]

@@ -136,7 +136,7 @@ def aggregate_sent(
         of_rest = heads[side.other].rest_id
         assert of_rest is not None, "a rest without a token has no mass"
         token_id = of_rest
-    return Aggregated(token_id, token_id == drafted[0], token_id == drafted[1], side)
+    return Aggregated(token_id, side)
 
 
 def _named(token_id: int, head: DraftHead, ids: NDArray[np.integer[Any]], side: Side) -> SideDraft:

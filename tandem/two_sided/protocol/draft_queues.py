@@ -4,7 +4,7 @@ which its prefix hash names, is the committed text; so drafts may come late or t
 from collections.abc import Iterator
 
 from tandem.core.tokens import PrefixedTokens, PrefixHash, extend_prefix
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SideDraftFrame
 
 
 class DraftQueue:

@@ -49,16 +49,10 @@ class SideDraft:
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """The token at a position, whether each side's draft was that token, and the side whose draft
-    it is, or was put in the place of."""
+    """The token at a position, and the side whose draft it is, or was put in the place of."""
 
     token_id: int
-    device_accepted: bool
-    cloud_accepted: bool
     side: Side
-
-    def accepted(self, side: Side) -> bool:
-        return self.device_accepted if side is Side.DEVICE else self.cloud_accepted
 
 
 def log_mass(relevances: Sequence[float]) -> float:
@@ -85,10 +79,6 @@ def document_weights(relevances: Sequence[float]) -> NDArray[np.float64]:
 def local_probs(distributions: Array, weights: Array) -> Array:
     """Return a side's distribution [V] from its documents' distributions [n, V] and their shares
     [n]."""
-    if distributions.ndim != 2 or len(distributions) != len(weights):
-        raise InvalidArgument(
-            "distributions", f"shape {distributions.shape} for {len(weights)} weights"
-        )
     probs: Array = weights @ distributions
     return probs
 
@@ -106,7 +96,6 @@ def side_weights(device_log_mass: float, cloud_log_mass: float) -> Weights:
 
 def mixture(device_probs: Array, cloud_probs: Array, weights: Weights) -> Array:
     """Return the target distribution [V]: η^device · device_probs + η^cloud · cloud_probs."""
-    _check_shapes(device_probs, cloud_probs)
     mixed: Array = weights.device * device_probs + weights.cloud * cloud_probs
     return mixed
 
@@ -121,13 +110,7 @@ def aggregate(
 ) -> Aggregated:
     """Return the token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each
     side's draft is turned into a draw from the mixture, and a fair coin picks one of the two; a
-    draft equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens
-    outside of them."""
-    _check_shapes(device.probs, cloud.probs)
-    for draft in (device, cloud):
-        if not 0 <= draft.token_id < len(draft.probs):
-            why = f"{draft.token_id} is not in a vocabulary of {len(draft.probs)}"
-            raise InvalidArgument("token_id", why)
+    draft equal to the token is accepted. Both are of one vocabulary, as was checked on receipt."""
     # The coin first: what the other draft would be turned into is not needed.
     side = Side.DEVICE if rng.bernoulli(1, 2, position, Purpose.COIN) else Side.CLOUD
     draft, other = (device, cloud) if side is Side.DEVICE else (cloud, device)
@@ -139,7 +122,7 @@ def aggregate(
         rng=rng,
         position=position,
     )
-    return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id, side)
+    return Aggregated(token_id, side)
 
 
 def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
@@ -171,11 +154,6 @@ def _redrawn(
     if not rng.bernoulli(other_weight * excess, probs[token], position, Purpose.ACCEPT, draw=side):
         return token
     return rng.categorical(residual(other_probs, probs), position, Purpose.RECOVER, side)
-
-
-def _check_shapes(one: Array, other: Array) -> None:
-    if one.shape != other.shape or one.ndim != 1:
-        raise InvalidArgument("probs", f"shapes {one.shape} and {other.shape}")
 
 
 def _checked(scores: Sequence[float]) -> NDArray[np.float64]:

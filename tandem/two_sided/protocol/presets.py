@@ -114,20 +114,33 @@ class LocalProbs:
 
     def validate(self, vocabulary_size: int) -> None:
         """Raise InvalidArgument naming the first choice that does not fit."""
-        truncation = self.truncation
-        if not 0 <= truncation.top_k <= vocabulary_size:
-            raise InvalidArgument(
-                "local_top_k", f"{truncation.top_k} is not in 0…{vocabulary_size}"
-            )
-        if not 0 < truncation.top_p <= 1:
-            raise InvalidArgument("local_top_p", f"{truncation.top_p} is not in (0, 1]")
-        if self.payload is ProbsPayload.FULL and self.precision != "float32":
-            raise InvalidArgument("precision", "whole distributions are sent as float32")
-        if self.cut_after_draw and self.payload is not ProbsPayload.SPARSE:
-            raise InvalidArgument("cut_after_draw", "is about sparse distributions")
+        top_k, top_p = self.truncation.top_k, self.truncation.top_p
+        whole = self.payload is ProbsPayload.FULL
         fewest = 1 if self.payload is ProbsPayload.HEAD else 0
-        if not fewest <= self.head <= MAX_HEAD:
-            raise InvalidArgument("head", f"must be {fewest}…{MAX_HEAD}, is {self.head}")
+        sparse = self.payload is ProbsPayload.SPARSE
+        _check_all(
+            (
+                "local_top_k",
+                0 <= top_k <= vocabulary_size,
+                f"{top_k} is not in 0…{vocabulary_size}",
+            ),
+            ("local_top_p", 0 < top_p <= 1, f"{top_p} is not in (0, 1]"),
+            (
+                "precision",
+                not whole or self.precision == "float32",
+                "whole distributions are sent as float32",
+            ),
+            (
+                "cut_after_draw",
+                sparse or not self.cut_after_draw,
+                "is about sparse distributions",
+            ),
+            (
+                "head",
+                fewest <= self.head <= MAX_HEAD,
+                f"must be {fewest}…{MAX_HEAD}, is {self.head}",
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,22 +188,52 @@ class AggregationPreset:
     def validate(self) -> None:
         """Raise InvalidArgument naming the first choice that does not fit the others."""
         self.probs.validate(MAX_VOCABULARY_SIZE)
-        if not 1 <= self.ahead <= MAX_AHEAD:
-            raise InvalidArgument("ahead", f"must be 1…{MAX_AHEAD}, is {self.ahead}")
-        if not 1 <= self.top <= MAX_TOP:
-            raise InvalidArgument("top", f"must be 1…{MAX_TOP}, is {self.top}")
-        if not 0 <= self.reweigh_every <= MAX_REWEIGH_EVERY:
-            raise InvalidArgument("reweigh_every", f"must be 0…{MAX_REWEIGH_EVERY}")
-        if self.reweigh_every and self.mode is AggregationMode.ANSWER_COIN:
-            raise InvalidArgument("reweigh_every", "one coin for the answer cannot follow weights")
-        if self.mode is AggregationMode.AGGREGATOR and self.probs.payload is ProbsPayload.NONE:
-            raise InvalidArgument("probs", "an aggregator needs the distributions of the drafts")
-        if self.transfer is not DocumentTransfer.NONE and self.sources is not Sources.BOTH:
-            raise InvalidArgument("sources", "documents are sent to join the device's")
-        if self.context is DocumentContext.JOINED and self.two_sided:
-            raise InvalidArgument("context", "only one side that decodes alone joins documents")
-        if self.context is DocumentContext.JOINED and self.reweigh_every:
-            raise InvalidArgument("reweigh_every", "joined documents have no weights")
+        joined = self.context is DocumentContext.JOINED
+        one_coin = self.mode is AggregationMode.ANSWER_COIN
+        aggregates = self.mode is AggregationMode.AGGREGATOR
+        sends = self.transfer is not DocumentTransfer.NONE
+        _check_all(
+            ("ahead", 1 <= self.ahead <= MAX_AHEAD, f"must be 1…{MAX_AHEAD}, is {self.ahead}"),
+            ("top", 1 <= self.top <= MAX_TOP, f"must be 1…{MAX_TOP}, is {self.top}"),
+            (
+                "reweigh_every",
+                0 <= self.reweigh_every <= MAX_REWEIGH_EVERY,
+                f"must be 0…{MAX_REWEIGH_EVERY}",
+            ),
+            (
+                "reweigh_every",
+                not (self.reweigh_every and one_coin),
+                "one coin for the answer cannot follow weights",
+            ),
+            (
+                "reweigh_every",
+                not (self.reweigh_every and joined),
+                "joined documents have no weights",
+            ),
+            (
+                "probs",
+                not aggregates or self.probs.payload is not ProbsPayload.NONE,
+                "an aggregator needs the distributions of the drafts",
+            ),
+            (
+                "sources",
+                not sends or self.sources is Sources.BOTH,
+                "documents are sent to join the device's",
+            ),
+            (
+                "context",
+                not (joined and self.two_sided),
+                "only one side that decodes alone joins documents",
+            ),
+        )
+
+
+def _check_all(*rules: tuple[str, bool, str]) -> None:
+    """Raise InvalidArgument for the first rule that is broken: the field, whether it fits, and what
+    is wrong where it does not."""
+    for field, fits, why in rules:
+        if not fits:
+            raise InvalidArgument(field, why)
 
 
 _IDS = LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)

@@ -53,30 +53,20 @@ class DecodeFit:
         """Return the predicted seconds for a token after `length` tokens."""
         return self.slope_s * length + self.intercept_s
 
-    def updated(self, length: int, duration_s: float, weight: float = SLOPE_WEIGHT) -> DecodeFit:
+    def updated(self, length: int, duration_s: float) -> DecodeFit:
         """Return the line after one more observation: the paper's moving averages of k_a and k_b. A
         step faster than the intercept counts as one without slope, not as a negative one."""
-        _check_observation(length, duration_s)
-        if not 0 <= weight <= 1:
-            raise InvalidArgument("weight", f"{weight} is not a weight")
         above_s = max(0.0, duration_s - self.intercept_s)
         return DecodeFit(
-            (1 - weight) * self.numerator + weight * above_s * length,
-            (1 - weight) * self.denominator + weight * length * length,
+            (1 - SLOPE_WEIGHT) * self.numerator + SLOPE_WEIGHT * above_s * length,
+            (1 - SLOPE_WEIGHT) * self.denominator + SLOPE_WEIGHT * length * length,
             self.intercept_s,
         )
 
 
 def fit_decoding(lengths: Sequence[int], durations_s: Sequence[float]) -> DecodeFit:
     """Return the least squares line through measured steps; where noise would make a term negative,
-    it is 0 and the other is fitted alone. Raises InvalidArgument for fewer than two observations or
-    impossible ones."""
-    if len(lengths) != len(durations_s):
-        raise InvalidArgument("durations_s", f"{len(durations_s)} for {len(lengths)} lengths")
-    if len(lengths) < 2:
-        raise InvalidArgument("lengths", "two observations are needed for a line")
-    for length, duration_s in zip(lengths, durations_s, strict=True):
-        _check_observation(length, duration_s)
+    it is 0 and the other is fitted alone. There must be two observations or more."""
     t = np.asarray(lengths, dtype=np.float64)
     c = np.asarray(durations_s, dtype=np.float64)
     spread = float(((t - t.mean()) ** 2).sum())
@@ -85,13 +75,6 @@ def fit_decoding(lengths: Sequence[int], durations_s: Sequence[float]) -> Decode
     intercept_s = max(0.0, float(c.mean()) if slope < 0 else intercept_s)
     numerator = float(((c - intercept_s) * t).mean())
     return DecodeFit(max(0.0, numerator), float((t * t).mean()), intercept_s)
-
-
-def _check_observation(length: int, duration_s: float) -> None:
-    if length < 1:
-        raise InvalidArgument("length", f"{length} tokens")
-    if not (isfinite(duration_s) and duration_s >= 0):
-        raise InvalidArgument("duration_s", f"{duration_s} is not a duration")
 
 
 _KEEP = 0.9
@@ -126,8 +109,6 @@ class SideProfiler:
 
     def drafted(self, side: Side, size: int) -> None:
         """Follow a draft token of `side` that took a frame of `size` bytes."""
-        if size < 0:
-            raise InvalidArgument("size", f"{size} bytes")
         before = self._draft_bytes.get(side, float(size))
         self._draft_bytes[side] = before + (1 - _KEEP) * (size - before)
 
@@ -135,8 +116,6 @@ class SideProfiler:
         """Follow a draft of `side` that was accepted (1) or not (0), or how likely that was. The
         machines tell outcomes: the next token's time hangs on what was refused just now, of which
         eq. 5's expectation says nothing."""
-        if not 0 <= accepted <= 1:
-            raise InvalidArgument("accepted", f"{accepted} is not a rate")
         self._acceptance[side].follow(accepted)
 
     def sides(self) -> BothSides:
@@ -168,8 +147,6 @@ class _Decoding:
         if self._fit is not None:
             self._fit = self._fit.updated(length, duration_s)
             return
-        if not 0 <= duration_s < float("inf"):
-            raise InvalidArgument("duration_s", f"{duration_s} is not a duration")
         before_s = duration_s if isnan(self._average_s) else self._average_s
         self._average_s = before_s + (1 - _KEEP) * (duration_s - before_s)
 

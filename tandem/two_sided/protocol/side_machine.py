@@ -33,25 +33,24 @@ from tandem.two_sided.protocol.aggregation_rules import (
     TokenRule,
     aggregation_rule_for,
 )
-from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementSink
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingTarget,
-    SideDraftFrame,
-    frame_header,
-)
+from tandem.two_sided.protocol.counters import AggregationCounters, RoundTrips
 from tandem.two_sided.protocol.draft_queues import DraftQueue
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
+    DecodingTarget,
     Fetch,
     PeerMessage,
+    SideDraftFrame,
     SideOutputs,
     TargetFrame,
     ToDecoder,
     ToPeer,
+    frame_header,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, first_side
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 NEVER = LivenessTimes(inf, inf, inf)
 """When a side that waits for none misses the other one."""
@@ -82,7 +81,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         peer_log_mass: float | None = None,
         liveness: Liveness | None = None,
         placement_policy: PlacementPolicy | None = None,
-        measurements: MeasurementSink | None = None,
+        measurements: SideProfiler | None = None,
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
     ) -> None:
@@ -118,6 +117,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._masses: dict[Side, float | None] = {side: log_mass, side.other: peer_log_mass}
         self.peer_opened: CollaborationOpened | None = None
         """What the cloud said of itself last, at the device."""
+        self._fetched: tuple[int, int] | None = None
+        """Of which position, and how many entries, a top list was asked for last."""
         self._rule: AggregationRule | None = None
         self._update_rule()
 
@@ -136,8 +137,10 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         return super().connect(now)
 
     def _open_stream(self, now: float) -> SideOutputs:
-        self._counters.begin_stream()
+        self.stats.streams += 1
+        self._counters.trips = RoundTrips()
         self._sender.begin_stream()
+        self._fetched = None
         log_mass = self._masses[self.side]
         assert log_mass is not None, "`connect` has checked it"
         self._masses[Side.CLOUD] = None
@@ -149,7 +152,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._peers.clear()
 
     def _count_loss(self, silent_s: float) -> None:
-        self._counters.lost_stream(silent_s)
+        self.stats.links_lost += 1
+        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
 
     def _ping(self, now: float) -> SideOutputs:
         nonce = self._liveness.ping_due(now)
@@ -355,7 +359,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             return []
         token_ids = tuple(batch.token_ids)
         unverified = self.phase is Phase.ALONE
-        self._counters.committed(len(token_ids), unverified)
+        self.stats.tokens += len(token_ids)
+        self.stats.unverified_tokens += len(token_ids) * unverified
         target = DecodingTarget(
             session=self.request.session,
             base=batch.base,
@@ -387,8 +392,9 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     def _fetch(self, position: int, count: int, now: float) -> SideOutputs:
         """Ask once for a longer top list."""
-        if not self._sender.fetches(position, count):
+        if self._fetched == (position, count):
             return []
+        self._fetched = (position, count)
         self.stats.fetches += 1
         return self._to_peer(now, Fetch(**self._header(), count=count))
 
@@ -426,13 +432,12 @@ class DraftSender:
         self._committed = committed
         self._counters = counters
         self._sent: set[tuple[int, int]] = set()
-        self._fetched: tuple[int, int] | None = None
         self._owed: Fetch | None = None
 
     def begin_stream(self) -> None:
         """Forget what was sent: nothing has been on this stream."""
         self._sent.clear()
-        self._fetched = self._owed = None
+        self._owed = None
 
     def due(self, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
         """Return the drafts that the other side needs and has not been sent."""
@@ -460,12 +465,6 @@ class DraftSender:
         if not isinstance(draft.probs, np.ndarray):
             raise InvalidArgument("fetch", "no distribution was kept here")
         return [self._frame(draft, rule, min(fetch.count, len(draft.probs)), now)]
-
-    def fetches(self, position: int, count: int) -> bool:
-        """Return whether a longer top list is to be fetched: once."""
-        first = self._fetched != (position, count)
-        self._fetched = (position, count)
-        return first
 
     def _frame(
         self, draft: SideDraftFrame, rule: AggregationRule, count: int, now: float

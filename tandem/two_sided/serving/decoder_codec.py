@@ -3,7 +3,6 @@ decoding bounds-checks everything a peer could get wrong, lengths before content
 InvalidArgument naming the field."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,9 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.net.tenant import check_tenant_id
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
+from tandem.two_sided.protocol.messages import (
+    KV_PART_BYTES,
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
@@ -30,11 +31,11 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingOpened,
     DecodingTarget,
     DecodingText,
+    KvModel,
+    KvPart,
     SentProbs,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
-from tandem.two_sided.protocol.messages import KV_PART_BYTES, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     MAX_AHEAD,
@@ -139,7 +140,8 @@ class AggregatorCodec(FrameCodec[DecodeRequestMessage, DecodeResponseMessage]):
 
 
 class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
-    """The decoder's end of one stream: decodes the aggregator's frames, encodes its own."""
+    """The decoder's end of one stream: decodes the aggregator's frames, encodes its own. Whether
+    what `open` names is of the model's vocabulary is for the session's machine to say."""
 
     def __init__(
         self, vocabulary_size: int, context_length: int, device: str = "", dtype: str = ""
@@ -164,20 +166,13 @@ class DecoderCodec(FrameCodec[DecodeResponseMessage, DecodeRequestMessage]):
 
     def _read_open(self, message: pb.Open) -> dict[str, Any]:
         fields = _read_open(message, self._context_length)
-        fields["probs"].validate(self._vocabulary_size)
-        prompt_ids = [item for item in fields["prompt"] if isinstance(item, int)]
-        self._check_ids(message.committed_ids, "committed_ids")
-        self._check_ids(prompt_ids, "prompt")
         self.add((draft_part(fields["probs"], self._vocabulary_size),))
         return fields
 
     def _check_target(self, target: pb.Target) -> dict[str, Any]:
         check_count(len(target.token_ids), self._context_length, "token_ids")
-        self._check_ids(target.token_ids, "token_ids")
+        check_token_ids(target.token_ids, self._vocabulary_size, "token_ids")
         return {}
-
-    def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
-        check_token_ids(tuple(token_ids), self._vocabulary_size, field)
 
     def _write_opened(self, opened: pb.Opened, message: DecodingOpened) -> None:
         opened.model.CopyFrom(describe_model(message, self._device, self._dtype))

@@ -5,7 +5,7 @@ again after a loss."""
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import grpc
 
@@ -13,10 +13,10 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import upstream_rejection
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     DecodeRequestMessage,
     DecodeResponseMessage,
     DecodingOpen,
@@ -36,15 +36,7 @@ SIGN_OF_LIFE_S = 2.0
 """A decoder leaves aggregators that say nothing; this one may have to wait long for the cloud."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderEvents:
-    """Callbacks of the link, on the event loop."""
-
-    opened: Callable[[DecodingOpened], None]
-    drafted: Callable[[SideDraftFrame], None]
-    text: Callable[[DecodingText], None]
-    restarted: Callable[[], None]
-    failed: Callable[[Exception], None]
+DecoderAnswer = DecodingOpened | SideDraftFrame | DecodingText
 
 
 class DecoderLink:
@@ -55,16 +47,25 @@ class DecoderLink:
         connection: Connection,
         opening: DecodingOpen,
         *,
-        events: DecoderEvents,
+        on_answer: Callable[[DecoderAnswer], None],
+        on_restart: Callable[[], None],
+        on_failure: Callable[[Exception], None],
         deadline_s: float,
         closing_tasks: set[asyncio.Task[None]],
         headers: Sent = None,
     ) -> None:
-        """Open a stream to the decoder. `closing_tasks` holds the closing of streams, which may
-        outlast the link."""
+        """Open a stream to the decoder. All callbacks are called on the event loop.
+
+        Args:
+            on_answer: called with the first `opened`, and with each draft and text.
+            on_restart: called when the decoder begins again from the committed text.
+            on_failure: called with what ended the decoding.
+            closing_tasks: holds the closing of streams, which may outlast the link."""
         self._connection = connection
         self._opening = opening
-        self._events = events
+        self._on_answer = on_answer
+        self._on_restart = on_restart
+        self._on_failure = on_failure
         self._deadline_s = deadline_s
         self._headers = headers
         self._closing_tasks = closing_tasks
@@ -124,33 +125,29 @@ class DecoderLink:
             case DecodingOpened():
                 if self._opened is None:
                     self._opened = message
-                    self._events.opened(message)
+                    self._on_answer(message)
             case SideDraftFrame():
                 self._losses = self._attempts = 0
-                self._events.drafted(message)
+                self._on_answer(message)
             case DecodingText():
                 self._losses = self._attempts = 0
                 if self._unanswered:
                     self._committed_ids.extend(self._unanswered.popleft().token_ids)
-                self._events.text(message)
-            case GoingAway() if self._opened is not None:
+                self._on_answer(message)
+            case GoingAway() if self._opened is not None:  # else it takes the request, or ends
                 self._reopen(self._opened, lost=False)
-            case GoingAway():
-                pass  # it takes the request, or ends the stream
-            case Pong():
-                pass
 
     def _ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
         if code in FATAL or self._opened is None:
-            self._events.failed(upstream_rejection(code, details or "the decoder ended the stream"))
+            self._on_failure(upstream_rejection(code, details or "the decoder ended the stream"))
             return
         self._losses += 1
         reason = f"{code.name}: {details}"
         log.warning("decoder lost", reason=reason, losses=self._losses)
         if self._losses > MAX_LOSSES:
             why = f"decoder: lost {self._losses} times; the last time: {reason}"
-            self._events.failed(upstream_rejection(grpc.StatusCode.UNAVAILABLE, why))
+            self._on_failure(upstream_rejection(grpc.StatusCode.UNAVAILABLE, why))
             return
         self._reopen(self._opened, lost=True)
 
@@ -171,11 +168,11 @@ class DecoderLink:
         self._opening = replace(
             self._opening, prompt=opened.prompt_ids, committed_ids=tuple(self._committed_ids)
         )
-        self._events.restarted()
+        self._on_restart()
         try:
             stream = self._stream = self._open()
         except Exception as error:  # nobody awaits this
-            self._events.failed(error)
+            self._on_failure(error)
             return
         for target in self._unanswered:
             stream.send(target)

@@ -7,9 +7,6 @@ too, and no peer, however slow, holds these longer than `MAX_TRANSFER_S`."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -18,7 +15,7 @@ from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.net.admission import Admission
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import FrameWriter, converse
-from tandem.net.status import Rejected, errors_as_status
+from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
 from tandem.net.tenant import paying_tenant
 from tandem.telemetry.logging import get_logger, log_context
@@ -27,13 +24,13 @@ from tandem.telemetry.metrics import MethodSeries, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.two_sided.decoding.document_decoder import DecodingRun, DocumentDecoder
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
+    KV_PART_BYTES,
     ContextDocument,
     DecodeResponseMessage,
     DecodingOpen,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.messages import KV_PART_BYTES
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -44,7 +41,7 @@ from tandem.two_sided.serving.decoder_codec import (
     part_from_proto,
     part_to_proto,
 )
-from tandem.two_sided.serving.document_transfer import sequences_of
+from tandem.two_sided.serving.document_transfer import in_time, sequences_of
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
@@ -207,7 +204,7 @@ class _Session:
 
     async def serve(self) -> None:
         """Serve until the aggregator cancels or half-closes."""
-        self._writer.put([self._run.opened()])
+        self._writer.put([self._run.machine.opened()])
         work = (self._listen(), self._run.run(self._drafted), self._writer.run())
         await converse(work, self._writer.end)
 
@@ -267,9 +264,8 @@ class KvTransferService:
         user = model_from_proto(request.model, "model")
         documents = _documents_of(request, fewest=1)
         (await self._transfer.model()).check_used_by(user)
-        most = self._transfer.size_bytes(await self._transfer.token_count(documents))
-        with self._admission.reserve(most):
-            async with _in_time():
+        with self._admission.reserve(await self._transfer.size_bytes(documents)):
+            async with in_time(MAX_TRANSFER_S):
                 packed = await self._transfer.exported(documents)
                 await stream.write(part_to_proto(len(packed)))
                 for start in range(0, len(packed), KV_PART_BYTES):
@@ -281,7 +277,7 @@ class KvTransferService:
         they are stored."""
         if not self._imports:
             raise FailedPrecondition("document_kv: this decoder takes no keys and values in")
-        async with _in_time():
+        async with in_time(MAX_TRANSFER_S):
             first = await stream.first(pb.ImportDocumentsRequest, "documents")
             documents = _documents_of(first, fewest=1)
             size_bytes = part_from_proto(first.part)
@@ -318,13 +314,3 @@ async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
     if len(packed) > size_bytes:
         raise InvalidArgument("chunk", f"more than the {size_bytes} bytes that were announced")
     return bytes(packed)
-
-
-@asynccontextmanager
-async def _in_time() -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(MAX_TRANSFER_S):
-            yield
-    except TimeoutError:
-        why = f"document_kv: not over after {MAX_TRANSFER_S:g} s"
-        raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None

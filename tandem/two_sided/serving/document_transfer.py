@@ -12,8 +12,8 @@ by the cloud: an answer from the device's own documents uses nothing that came f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -35,8 +35,7 @@ from tandem.net.stream_limits import ServedStream
 from tandem.net.uncancelled import uncancelled
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.messages import KvModel
+from tandem.two_sided.protocol.messages import ContextDocument, KvModel
 from tandem.two_sided.protocol.presets import MAX_QUERY_CHARACTERS
 from tandem.two_sided.serving.decoder_codec import (
     MAX_DOCUMENTS,
@@ -283,7 +282,7 @@ async def documents_asked(stream: FetchStream) -> pb.FindDocuments:
         raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
     check_count(find.documents, MAX_DOCUMENTS, "documents")
     if find.HasField("document_kv"):
-        model_from_proto(find.document_kv, "document_kv")
+        model_from_proto(find.document_kv, "document_kv")  # checked before anything is looked for
     return find
 
 
@@ -313,12 +312,19 @@ async def give_documents(
     await stream.write(pb.FetchDocumentsResponse(found=found))
     if user is None:
         return
+    async with in_time(deadline_s):
+        for sequence in await _wanted(stream, documents):
+            await _relay(stream, sequence, user, decoder, deadline_s, headers)
+
+
+@asynccontextmanager
+async def in_time(limit_s: float) -> AsyncIterator[None]:
+    """Raise Rejected where what runs inside is not over in time."""
     try:
-        async with asyncio.timeout(deadline_s):
-            for sequence in await _wanted(stream, documents):
-                await _relay(stream, sequence, user, decoder, deadline_s, headers)
+        async with asyncio.timeout(limit_s):
+            yield
     except TimeoutError:
-        why = f"document_kv: not over after {deadline_s:g} s"
+        why = f"document_kv: not over after {limit_s:g} s"
         raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
 
 
@@ -353,16 +359,11 @@ async def _relay(
     request = decoding_pb2.ExportDocumentsRequest(
         documents=map(document_to_proto, sequence), model=model_to_proto(user)
     )
-    async with decoder.channel() as channel:
-        call = decoding_pb2_grpc.DecodingServiceStub(channel).ExportDocuments(
-            request, timeout=deadline_s, metadata=headers
-        )
+    async with _called(decoder) as stub:
+        call = stub.ExportDocuments(request, timeout=deadline_s, metadata=headers)
         try:
             async for part in call:
                 await stream.write(pb.FetchDocumentsResponse(part=part))
-        except grpc.aio.AioRpcError as error:
-            code, details = actual_status(error.code(), details_of(error))
-            raise upstream_rejection(code, f"decoder: {details}") from None
         finally:
             call.cancel()
 
@@ -387,10 +388,19 @@ async def look_up_documents(
     request = decoding_pb2.LookUpDocumentsRequest(
         documents=map(document_to_proto, documents), joined=joined
     )
+    async with _called(decoder) as stub:
+        found: decoding_pb2.LookUpDocumentsResponse = await stub.LookUpDocuments(
+            request, timeout=deadline_s, metadata=headers
+        )
+    return found
+
+
+@asynccontextmanager
+async def _called(decoder: Connection) -> AsyncIterator[Any]:
+    """Yield the decoder to call; a failed call raises Rejected."""
     try:
         async with decoder.channel() as channel:
-            return await decoding_pb2_grpc.DecodingServiceStub(channel).LookUpDocuments(
-                request, timeout=deadline_s, metadata=headers
-            )
+            yield decoding_pb2_grpc.DecodingServiceStub(channel)
     except grpc.aio.AioRpcError as error:
-        raise upstream_rejection(error.code(), f"decoder: {details_of(error)}") from None
+        code, details = actual_status(error.code(), details_of(error))
+        raise upstream_rejection(code, f"decoder: {details}") from None

@@ -150,17 +150,11 @@ def _both_ways(vocabulary_size: int, choices: LocalProbs) -> tuple[FramePart, ..
 
 
 def _read_token_sources(target: pb.Target) -> tuple[TokenSource, ...]:
-    if target.token_sources and len(target.token_sources) != len(target.token_ids):
-        why = f"{len(target.token_sources)} for {len(target.token_ids)} tokens"
-        raise InvalidArgument("token_sources", why)
-    token_sources = [
-        token_source
-        for token_source in token_sources_from_proto(target.token_sources)
-        if token_source is not None
-    ]
-    if len(token_sources) != len(target.token_sources):
-        raise InvalidArgument("token_sources", "not one of those that there are")
-    return tuple(token_sources)
+    named = token_sources_from_proto(target.token_sources)
+    known = tuple(each for each in named if each is not None)
+    if len(named) not in (0, len(target.token_ids)) or len(known) != len(named):
+        raise InvalidArgument("token_sources", f"not one of each of {len(target.token_ids)} tokens")
+    return known
 
 
 def _write_open(message: pb.CollaborationOpen, opening: CollaborationOpen) -> None:

@@ -9,28 +9,29 @@ from typing import Any, TypeVar
 
 import grpc
 
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.tokens import PrefixMismatch
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL
 from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.net.status import Rejected
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingOpen,
-    DecodingOpened,
-    DecodingText,
-    SideDraftFrame,
-)
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingText,
     PeerMessage,
+    SideDraftFrame,
     SideOutput,
     ToDecoder,
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.decoder_link import DecoderAnswer, DecoderLink
 
 CLOSING_S = 1.0
 
@@ -38,35 +39,13 @@ In = TypeVar("In")
 
 
 class SideDecoding:
-    """The decoder of one side, and what chooses the aggregating side of its answers."""
+    """The decoder of one side, and `profiling`, which chooses the aggregating side of its answers;
+    both stay the caller's to close."""
 
     def __init__(self, connection: Connection, profiling: Profiling) -> None:
-        """Begin to serve; `connection` and `profiling` stay the caller's to close."""
         self.connection = connection
+        self.profiling = profiling
         self.closing_tasks: set[asyncio.Task[None]] = set()
-        self._profiling = profiling
-
-    def link(
-        self, opening: DecodingOpen, events: DecoderEvents, deadline_s: float, headers: Sent
-    ) -> DecoderLink:
-        """Open a session at the decoder."""
-        return DecoderLink(
-            self.connection,
-            opening,
-            events=events,
-            deadline_s=deadline_s,
-            closing_tasks=self.closing_tasks,
-            headers=headers,
-        )
-
-    def machine(
-        self, side: Side, request: AggregationRequest, opened: DecodingOpened, **more: Any
-    ) -> SideMachine:
-        """Make the machine of a request that the decoder has taken; `more`: as of
-        `SideMachine`."""
-        profiler = self._profiling.profiler(opened.model_name, len(opened.document_tokens))
-        policy = self._profiling.placement_policy(request, profiler)
-        return SideMachine(side, request, placement_policy=policy, measurements=profiler, **more)
 
     async def close(self) -> None:
         """Wait for streams that are being closed, a little."""
@@ -90,7 +69,7 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
         spread: int = 0,
         fatal: frozenset[grpc.StatusCode] = FATAL,
     ) -> None:
-        """Prepare the session; its decoder is opened with `events`. For the other parameters see
+        """Prepare the session, whose decoder is to be opened. For the other parameters see
         `SessionRunner`."""
         super().__init__(
             open_stream,
@@ -101,17 +80,10 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
             fatal=fatal,
         )
         self.opened: DecodingOpened | None = None
-        self.decoder: DecoderLink | None = None
         self._decoding = decoding
+        self._decoder: DecoderLink | None = None
         self._machine: SideMachine | None = None
         self._wake = asyncio.Event()
-        self.events = DecoderEvents(
-            opened=lambda opened: self.dispatch(lambda: self.begin(opened)),
-            drafted=lambda draft: self.dispatch(lambda: self.drafted(draft)),
-            text=self.text,
-            restarted=lambda: self.machine.decoder_restarted(),
-            failed=self.fail,
-        )
 
     @property
     def machine(self) -> SideMachine:
@@ -126,21 +98,37 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
     def send_to_peer(self, message: PeerMessage) -> None:
         """Put a frame on the stream to the other side."""
 
+    def open_decoder(self, opening: DecodingOpen, deadline_s: float, headers: Sent) -> None:
+        """Open a session at this side's decoder."""
+        self._decoder = DecoderLink(
+            self._decoding.connection,
+            opening,
+            on_answer=self._decoder_answered,
+            on_restart=lambda: self.machine.decoder_restarted(),
+            on_failure=self._decoder_failed,
+            deadline_s=deadline_s,
+            closing_tasks=self._decoding.closing_tasks,
+            headers=headers,
+        )
+
+    def machine_of(
+        self, side: Side, request: AggregationRequest, opened: DecodingOpened, **more: Any
+    ) -> SideMachine:
+        """Return the machine of a request with what it is measured by; `more`: as of
+        `SideMachine`."""
+        profiling = self._decoding.profiling
+        profiler = profiling.profiler(opened.model_name, len(opened.document_tokens))
+        policy = profiling.placement_policy(request, profiler)
+        return SideMachine(side, request, placement_policy=policy, measurements=profiler, **more)
+
     def begin(self, opened: DecodingOpened) -> list[SideOutput]:
         """Make the machine: the decoder has opened."""
         self.opened = opened
         self._machine = self.make_machine(opened)
         return []
 
-    def drafted(self, draft: SideDraftFrame) -> list[SideOutput]:
-        return self.machine.drafted(draft, time.monotonic())
-
     def text(self, text: DecodingText) -> None:
         """Take the text of a target, where it was asked for."""
-
-    def fail(self, error: Exception) -> None:
-        self.failure = error
-        self.notify()
 
     def receive(self, message: In, size_bytes: int, now: float) -> list[SideOutput]:
         peer_message: Any = message
@@ -149,8 +137,8 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
     def perform(self, output: SideOutput) -> None:
         match output:
             case ToDecoder(message):
-                assert self.decoder is not None, "it has opened"
-                self.decoder.send_target(message)
+                assert self._decoder is not None, "it has opened"
+                self._decoder.send_target(message)
             case ToPeer(message):
                 self.send_to_peer(message)
 
@@ -167,5 +155,26 @@ class SideSession(SessionRunner[Any, In, SideOutput]):
 
     def close(self) -> None:
         super().close()
-        if self.decoder is not None:
-            self.decoder.close()
+        if self._decoder is not None:
+            self._decoder.close()
+
+    def _decoder_answered(self, answer: DecoderAnswer) -> None:
+        match answer:
+            case DecodingOpened():
+                self.dispatch(lambda: self.begin(answer))
+                self.connect()
+            case SideDraftFrame():
+                self.dispatch(lambda: self._drafted(answer))
+            case DecodingText():
+                self.text(answer)
+
+    def _drafted(self, draft: SideDraftFrame) -> list[SideOutput]:
+        try:
+            return self.machine.drafted(draft, time.monotonic())
+        except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
+            why = f"decoder: broke the conversation: {error}"
+            raise Rejected(grpc.StatusCode.DATA_LOSS, why) from None
+
+    def _decoder_failed(self, error: Exception) -> None:
+        self.failure = error
+        self.notify()

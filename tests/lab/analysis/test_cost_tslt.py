@@ -12,7 +12,6 @@ from lab.analysis.cost_tslt import (
     tslt,
 )
 from tandem.control.conditions import PairTimes
-from tandem.core.errors import InvalidArgument
 from tandem.core.tree import expansion_nodes
 
 PAIR = PairTimes(draft_s=0.010, verify_first_s=0.050)
@@ -60,12 +59,6 @@ def test_distributions_and_nodes_are_those_of_the_tree(expansion: tuple[int, ...
     assert tree_distributions(expansion) == sum(map(len, levels[:-1]))
 
 
-def test_a_tree_of_single_candidates_is_a_chain() -> None:
-    chain = tslt(PAIR, LINK, acceptance_rate=0.7, draft_length=3, probs_bytes=1000)
-    tree = mc_dsd(PAIR, LINK, layer_acceptance_rate=0.7, expansion=(1, 1, 1), probs_bytes=1000)
-    assert tree == chain
-
-
 def test_the_printed_equation_28_never_gains() -> None:
     """With everything accepted and sent in no time, ⟨2,2,2⟩ gains 4·50/(30 + 50); as printed,
     (L·a + 1)·T_LLM stands in the denominator too."""
@@ -76,10 +69,3 @@ def test_the_printed_equation_28_never_gains() -> None:
     free = LinkTimes(rtt_s=0.0)
     model = mc_dsd(PAIR, free, layer_acceptance_rate=1.0, expansion=(2, 2, 2), probs_bytes=1000)
     assert model.speedup_over_ar == pytest.approx(corrected)
-
-
-def test_bad_values_are_named() -> None:
-    with pytest.raises(InvalidArgument, match="expansion"):
-        tree_distributions((2, 0))
-    with pytest.raises(InvalidArgument, match="kept"):
-        sparse_probs_bytes(0, 10, 2)

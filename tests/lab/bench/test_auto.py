@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import cache
-from itertools import combinations
 from math import inf
 from pathlib import Path
 
@@ -16,19 +15,13 @@ from lab.bench.harness.report import Report, Row, make_row
 from lab.bench.speculation import auto, auto_rows
 from lab.bench.speculation.auto_cases import (
     CHANCE,
-    GRID,
     MEMORY_BOUND,
     Cell,
-    Change,
-    covering,
 )
 from lab.bench.speculation.auto_goals import goals as virtual_goals
 from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from lab.machine import this_machine
-from tandem.core.errors import InvalidArgument
-from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
-from tests.long_runs import LONG
 
 
 class Killed(Exception):
@@ -79,21 +72,6 @@ def test_a_run_goes_on_after_the_cases_that_were_kept(
     assert [row["declared"] for row in report.rows] == [1, 2, 3]
 
 
-def test_only_cells_that_are_named_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[float] = []
-
-    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
-        ran.append(case.rate)
-        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
-
-    monkeypatch.setattr(auto_rows, "case_row", case_row)
-    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
-    auto.run(report, Models(), only=("*, acceptance 2, *",))
-    assert ran == [2]
-    with pytest.raises(InvalidArgument, match="is no cell; one is server, 30 ms"):
-        auto.run(report, Models(), only=("*, acceptance 4, *",))
-
-
 def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,39 +96,6 @@ def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
     monkeypatch.setattr(auto, "LOAD", [])
     auto.run(replace(quick, quick=False), Models(), kept=kept)
     assert ran == 4 * [0.5]
-
-
-@LONG  # two cells with all their seeds; those above have their rows given
-def test_against_the_cloud_alone_no_preset_of_an_edge_is_simulated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    report = report_on([cell(0.5), cell(0.9)], monkeypatch)
-    auto.run(report, Models(), against_cloud=True)
-    assert [{*row["speeds"]} for row in report.rows] == [{"ar", CHOSEN}] * 2
-    (goal,) = report.goals
-    assert goal.figure == min(row["over_baseline"] for row in report.rows)
-
-
-def test_no_further_case_begins_after_the_time_that_was_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    report = report_on([cell(0.5)], monkeypatch)
-    auto.run(report, Models(), minutes=0.0)
-    assert report.rows == []
-    assert report.goals == []
-
-
-def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
-    """Of 1,152 cells some two dozen; no fewer than sixteen can, with four acceptances and
-    sessions."""
-
-    def pairs(cells: Sequence[Cell]) -> set[object]:
-        return {pair for cell in cells for pair in combinations(enumerate(astuple(cell)), 2)}
-
-    ordered = covering(GRID, seed=1)
-    assert sorted(map(str, ordered)) == sorted(map(str, GRID))
-    assert pairs(ordered[:28]) == pairs(GRID)
-    assert ordered != covering(GRID, seed=2)
 
 
 def test_what_was_left_out_where_no_draft_pays_counts_as_the_cloud_alone_with_every_seed(
@@ -190,25 +135,6 @@ def test_no_drafts_bring_more_than_passes_leave() -> None:
     assert cell(0.6, 16).limit_over_ar() == pytest.approx(1.6 * 117 / 165)
     assert cell(0.05, 16).limit_over_ar() == 1
     assert cell(0.6, 64, MEMORY_BOUND).limit_over_ar() > 1.2
-
-
-def test_a_change_is_there_and_then_not() -> None:
-    change = Change("", rates=(1.0, 0.0), mbps=(100.0, 50.0))
-    (answer,) = change.answers(fixed_presets(quick=True)["coupled 4"], seed=1)
-    accepted = answer.stats.accepted
-    assert 200 - 80 - 60 < accepted < 200 - 80, "none in 80 of 200 tokens, four of five in others"
-
-
-def test_a_cell_says_what_its_cloud_and_its_link_have() -> None:
-    plain = cell(0.6)
-    other = replace(plain, mbps_up=1.0, cloud_draft=True)
-    words = "server, 30 ms, 1/9 Mbit/s, acceptance 0.6, 1 sessions, draft model in the cloud"
-    assert str(other) == words
-    assert other.times.offers_cloud_drafts
-    assert other.times.cloud_step_s == pytest.approx(other.times.draft_s / 5)
-    assert [each.has(PRESETS["cloud-draft"]) for each in (plain, other)] == [False, True]
-    assert plain.has(replace(PRESETS["cloud-draft"], cloud_drafts=CloudDrafts.LOOKUP))
-    assert plain.has(PRESETS[CHOSEN])
 
 
 def test_auto_is_held_against_the_best_that_the_cloud_does_without_an_edge(

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from lab.bench.harness.busy_loop import LOOK_S, busy_loops, rest_first
-from lab.bench.harness.models import Models
-from lab.bench.harness.report import Report
-from lab.bench.speculation import auto, auto_real
 from lab.bench.speculation.auto_real import (
-    CELLS,
     PRESETS,
     Load,
     RealCell,
-    RealRun,
     Round,
     cell_row,
     goals,
-    measure_real,
     notes,
-    order_of,
     presets_of,
 )
-from lab.bench.speculation.auto_rows import cells_named
-from lab.machine import this_machine
-from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -53,40 +36,6 @@ def round_of(**seconds: float) -> Round:
     return {name: answer(took_s) for name, took_s in (AS_FAST | seconds).items()}
 
 
-def a_report(*, quick: bool = True) -> Report:
-    return Report("auto", 1, quick, this_machine(), "")
-
-
-def test_every_pair_link_length_and_load_is_a_cell() -> None:
-    names = [str(cell) for cell in CELLS]
-    assert len(set(names)) == len(names) == 2 * 2 * 2 * 3 + 4 + 2 * 4 + 2 * 2 * 2 * 2
-    assert {"smollm2:0ms:48:t0:quiet", "smollm2:40ms:200:t1:coming"} < {*names}
-
-
-def test_cells_are_taken_by_name() -> None:
-    assert cells_named(["smollm2:40ms:48:t0:quiet"], CELLS) == [CELL]
-    some = cells_named(["*:40ms:48:t0:quiet", "smollm2:40ms:48:t0:*"], CELLS)
-    assert [str(cell) for cell in some] == [
-        "smollm2:40ms:48:t0:quiet",
-        "smollm2:40ms:48:t0:busy",
-        "smollm2:40ms:48:t0:ended",
-        "smollm2:40ms:48:t0:coming",
-        "demo-gguf:40ms:48:t0:quiet",
-        "large:40ms:48:t0:quiet",
-    ]
-    with pytest.raises(InvalidArgument, match="'smollm2:40:48:quiet' is no cell"):
-        cells_named(["*", "smollm2:40:48:quiet"], CELLS)
-
-
-def test_each_round_begins_with_another_preset() -> None:
-    rounds = [order_of(number) for number in range(len(PRESETS))]
-    assert all(sorted(each) == sorted(PRESETS) for each in rounds)
-    assert [each[0] for each in rounds] == list(PRESETS)
-    assert order_of(2 * len(PRESETS)) == PRESETS
-    followed = {(a, b) for each in rounds for a, b in pairwise(each)}
-    assert {before for before, preset in followed if preset == "auto"} == {"ar", "cloud-draft"}
-
-
 def test_ratios_are_of_answers_to_the_same_question() -> None:
     """One question takes everybody three times as long: medians of the times would be of
     different questions."""
@@ -101,17 +50,6 @@ def test_ratios_are_of_answers_to_the_same_question() -> None:
     assert row["best"] == "ar", "coupled is faster once, and stream once"
     assert (row["ar_s"], row["auto_s"], row["stream_s"]) == (1.0, 1.1, 4.0)
     assert row["times_s"]["auto"] == [1.1, 2.7, 0.8]
-
-
-def test_auto_is_held_against_the_fixed_preset_that_is_best() -> None:
-    row = cell_row(CELL, 3 * [round_of(auto=1.9, coupled=1.0)])
-    assert (row["best"], row["auto_over_best"]) == ("coupled", 1.9)
-    assert row["auto_over_ar"] == pytest.approx(0.95)
-    assert (row["drafted_per_token"], row["acceptance_rate"], row["chosen"]) == (
-        4,
-        0.25,
-        "rounds of 4",
-    )
 
 
 def test_auto_is_held_against_the_faster_of_the_cloud_alone_and_one_that_drafts() -> None:
@@ -156,117 +94,8 @@ def test_texts_may_differ_where_the_target_says_that_its_bits_do() -> None:
     assert not goals([row, exact])[-1].met
 
 
-Asked = list[tuple[str, int]]
-
-
-@pytest.fixture
-def real_models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that `make real-pair` fills; here both models' folders are empty."""
-    root = tmp_path_factory.mktemp("root")
-    folder = root / "models" / "real"
-    for name in ("smollm2", "smollm2-draft"):
-        (folder / name).mkdir(parents=True)
-    monkeypatch.setattr(auto_real, "ROOT", root)
-    return folder
-
-
-@pytest.fixture
-def asked(real_models: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Cells, with their rounds, for which a suite would have been started."""
-    started: Asked = []
-
-    def rounds_of(cell: RealCell, models: Models, rounds: int, seed: int) -> list[Round]:
-        started.append((str(cell), rounds))
-        return rounds * [round_of()]
-
-    monkeypatch.setattr(auto_real, "measured_rounds", rounds_of)
-    monkeypatch.setattr(auto_real, "write_gguf", lambda source, path, kind: path)
-    monkeypatch.setattr(
-        auto_real, "LARGE_PAIR", [SimpleNamespace(name=f"{n}.gguf") for n in (1, 2)]
-    )
-    return started
-
-
 def test_the_large_pair_is_held_against_the_cloud_alone() -> None:
     cell = RealCell("large", 0.0, 48, 0.0, Load.QUIET)
     assert presets_of(cell) == ("ar", "auto")
     row = cell_row(cell, [{"ar": answer(2.0), "auto": answer(2.1)}])
     assert (row["best"], row["auto_over_ar"], row["auto_over_cloud"]) == ("ar", 1.05, 1.05)
-
-
-def test_a_run_goes_on_after_the_cells_that_were_kept(asked: Asked, tmp_path: Path) -> None:
-    kept = tmp_path / "rows.jsonl"
-    auto.run(a_report(), Models(), real=True, only=("smollm2:40ms:48:t0:*",), kept=kept)
-    assert asked == [(f"smollm2:40ms:48:t0:{load}", 3) for load in Load]
-    asked.clear()
-    report = a_report()
-    auto.run(report, Models(), real=True, only=("*:40ms:48:t0:quiet",), kept=kept)
-    assert asked == [("demo-gguf:40ms:48:t0:quiet", 3)]
-    assert [row["cell"] for row in report.rows] == [
-        "smollm2:40ms:48:t0:quiet",
-        "demo-gguf:40ms:48:t0:quiet",
-    ]
-    asked.clear()
-    auto.run(a_report(), Models(), real=True, only=(str(CELL),), kept=kept, rounds=2)
-    assert asked == [(str(CELL), 2)], "another number of rounds is another figure"
-
-
-def test_a_quick_run_has_fewer_cells_and_rounds(asked: Asked) -> None:
-    measure_real(a_report(quick=True), RealRun())
-    assert asked == [
-        (f"{pair}:{link}:48:t0:quiet", 3)
-        for pair in ("smollm2", "demo-gguf")
-        for link in ("0ms", "40ms")
-    ]
-    asked.clear()
-    measure_real(a_report(quick=False), RealRun())
-    assert asked == [(str(cell), 5) for cell in CELLS if cell.pair != "large"], "it is not there"
-
-
-def test_no_further_cell_begins_after_the_time_that_was_given(asked: Asked) -> None:
-    report = a_report()
-    measure_real(report, RealRun(minutes=0.0))
-    assert (asked, report.rows, report.goals) == ([], [], [])
-
-
-def test_a_pair_that_is_not_there_is_left_out_with_a_note(asked: Asked, real_models: Path) -> None:
-    (real_models / "smollm2-draft").rmdir()
-    report = a_report()
-    measure_real(report, RealRun())
-    assert asked
-    assert not [name for name, _ in asked if name.startswith("smollm2")]
-    assert report.notes[0].startswith("Without smollm2: ")
-
-
-def test_busy_loops_end_with_their_context() -> None:
-    with busy_loops(1) as (process_id,):
-        os.kill(process_id, 0)
-    with pytest.raises(ProcessLookupError):
-        os.kill(process_id, 0)
-
-
-def processor_s(process_id: int) -> float:
-    """Return the seconds of processor time that a process has had."""
-    times = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_load_that_comes_and_goes_begins_with_a_rest() -> None:
-    """Both loops rest when they are asked to, and work again after the pulse."""
-    pulse_s = 0.4
-    with busy_loops(2, pulse_s=pulse_s) as ids:
-        time.sleep(1.3 * pulse_s)  # in mid-work
-        rest_first(ids)
-        worked_s = [processor_s(process_id) for process_id in ids]
-        time.sleep(0.6 * pulse_s)
-        rested_s = [processor_s(process_id) for process_id in ids]
-        assert max(b - a for a, b in zip(worked_s, rested_s, strict=True)) < 0.3 * pulse_s
-        deadline_s = time.monotonic() + 20.0
-        while min(processor_s(process_id) for process_id in ids) < max(rested_s) + 0.3 * pulse_s:
-            assert time.monotonic() < deadline_s, "they do not work again"
-            time.sleep(LOOK_S)
-    assert len(set(ids)) == 2
-    for process_id in ids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process_id, 0)

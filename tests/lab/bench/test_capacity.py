@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from lab.bench.faults import capacity
 from lab.bench.faults.capacity_cells import (
-    ARMS,
     CLOUD,
     TARGETS,
     Cell,
     bound_at,
     clients_bound,
-    grid,
     plan_of,
 )
-from lab.bench.faults.capacity_real import goals, notes, rate_of_chain
+from lab.bench.faults.capacity_real import goals, notes
 from lab.bench.faults.chat_load import quantile
-from lab.bench.harness.models import Models
-from lab.bench.harness.report import Report, Row, make_row
-from lab.machine import this_machine
+from lab.bench.harness.report import Row, make_row
 from lab.simulation import sessions_held as search
 from lab.simulation.sessions_held import largest, sessions_held, together
 
@@ -46,11 +41,6 @@ def test_the_search_finds_the_last_number_that_holds(holds_up_to: int, first: in
     assert found == holds_up_to or holds_up_to > 50
     assert len(asked) == len(set(asked)) <= 18
     assert all(1 <= number <= 2048 for number in asked)
-
-
-def test_the_search_ends_at_the_most_that_anybody_looks_for() -> None:
-    assert largest(lambda number: True, 100, 16) == 100
-    assert largest(lambda number: number <= 99, 100, 1) >= 97
 
 
 def test_the_cloud_alone_holds_what_its_passes_leave_room_for() -> None:
@@ -103,40 +93,6 @@ def test_dear_draft_steps_in_the_cloud_are_what_edges_gain_by() -> None:
     stream, coupled = (dear.together(arm, 16, 1).tokens_per_s for arm in ("stream", "coupled"))
     assert stream > 1.3 * dear.together(CLOUD, 16, 1).tokens_per_s
     assert coupled < cheap.together(CLOUD, 16, 1).tokens_per_s
-
-
-def test_a_run_has_a_row_for_each_cell_and_says_what_was_declared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cells = [Cell("compute", 0.0, 0.5), Cell("compute", 0.1, 0.9)]
-    monkeypatch.setattr(capacity, "grid", lambda quick, tpot_s: cells)
-    report = Report("capacity", 1, True, this_machine(), "")
-    capacity.run(report, Models(), tpot_ms=100.0)
-    held, speeds = (table.rows for table in report.tables)
-    assert [(row["rtt_s"], row["declared"]) for row in held] == [(0.0, 0.5), (0.1, 0.9)]
-    # Drafts of the cloud do not cross the link, and nobody drafts for the cloud alone.
-    assert held[0]["ar"] == held[1]["ar"] == 4
-    assert held[1][CLOUD] > held[0][CLOUD]
-    for row in held:
-        for arm in ARMS:
-            assert row["figures"][arm]["tpot_p95_s"] <= 0.1 or row[arm] == 0
-    assert all(row[arm] > 0 for row in speeds for arm in ARMS)
-    text = report.text()
-    assert "2606.25091" in text
-    assert "2.22" in text
-    assert "not measured here" in text
-
-
-def test_the_grid_has_every_combination_once() -> None:
-    cells = grid(False, 0.1)
-    assert len(cells) == len(set(cells)) == 2 * 3 * 4
-    assert set(grid(True, 0.1)) < set(cells)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3, 0.8, 1.0])
-def test_the_acceptance_of_a_chain_is_read_from_the_share_that_is_accepted(rate: float) -> None:
-    share = sum(rate**count for count in range(1, 5)) / 4
-    assert rate_of_chain(share, 4) == pytest.approx(rate, abs=1e-6)
 
 
 def measured(

@@ -15,7 +15,6 @@ from lab.bench.two_sided.dragon_quality import (
     _methods,
 )
 from lab.training.demo_pair.corpus import is_held_out
-from tandem.core.errors import TandemError
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.protocol.mixture import Side, log_mass, side_weights
 
@@ -45,12 +44,6 @@ def test_windows_are_held_out_and_the_better_documents_are_the_cloud_s(peps: Pat
         assert [one.rank for one in device] == [1, 2, 3]
         assert not window.of(Side.CLOUD, 0)
     assert windows == read_windows(peps, ScriptedTokenizer(VOCABULARY), 3, seed=1)
-
-
-def test_a_corpus_without_held_out_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "peps.jsonl").write_text('{"id": "pep-0001", "title": "", "text": "short"}\n')
-    with pytest.raises(TandemError, match="held-out"):
-        read_windows(tmp_path / "peps.jsonl", ScriptedTokenizer(VOCABULARY), 3, seed=1)
 
 
 def test_with_one_model_and_one_weight_two_sides_are_one_pile_of_documents(peps: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from math import inf
 
@@ -11,7 +10,6 @@ import pytest
 from lab.bench.faults.overload import Phase, goals, lag_buckets, worst_quantile
 from lab.bench.faults.process_samples import of_metrics
 from lab.bench.faults.slopes import BLOCKS, trend_of
-from lab.bench.faults.soak import Traffic
 
 MIB = 2.0**20
 TIMES = [6.0 * number for number in range(300)]
@@ -88,30 +86,6 @@ def test_a_series_for_each_request_grows_and_late_ones_of_known_values_do_not() 
         return trend_of("label_values", TIMES, [each["label_values"] for each in samples]).grows
 
     assert [grows(late), grows(leaking), grows(bounded)] == [False, True, False]
-
-
-async def test_nothing_is_asked_in_a_pause() -> None:
-    """And none begins in the midst of a call."""
-    traffic = Traffic(suite=None, seed=1)  # type: ignore[arg-type]  # no call is made
-    asked: list[str] = []
-
-    async def call(source: random.Random) -> None:
-        asked.append("begins")
-        await asyncio.sleep(0.01)
-        asked.append("ends")
-
-    stop = asyncio.Event()
-    calling = asyncio.create_task(traffic._again_and_again(1, call, stop))
-    while not asked:
-        await asyncio.sleep(0)
-    async with traffic.paused():
-        assert asked == ["begins", "ends"]
-        await asyncio.sleep(1.0)  # longer than between any two calls
-        assert asked == ["begins", "ends"]
-    while len(asked) < 3:
-        await asyncio.sleep(0.01)
-    stop.set()
-    await calling
 
 
 def test_a_request_that_failed_has_waited_for_ever() -> None:

@@ -21,9 +21,8 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.demo import demo_folder
 from tandem.testing.listed_tokens import likeliest_first
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
-from tandem.two_sided.protocol.messages import AggregationRequest, TargetFrame
+from tandem.two_sided.protocol.messages import AggregationRequest, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.presets import find_aggregation_preset
 from tandem.two_sided.protocol.top_list import TopList
 

@@ -10,7 +10,7 @@ import pytest
 
 from lab.bench.harness.texts import NoTexts
 from lab.bench.speculation.learning import OTHER, goals, window_rows
-from lab.bench.speculation.learning_streams import STREAM, other_questions, stream_questions
+from lab.bench.speculation.learning_streams import STREAM, other_questions
 from lab.bench.speculation.offline_learning import Learned
 from tandem.learning.evaluation import Score
 
@@ -50,8 +50,3 @@ def test_other_questions_come_from_a_file_or_from_the_repository(tmp_path: Path)
     path.write_bytes(gzip.compress(json.dumps({"prompt": 2}).encode()))
     with pytest.raises(NoTexts, match=r"HumanEval\.jsonl\.gz: cannot be read"):
         other_questions(tmp_path)
-
-
-def test_a_stream_asks_nothing_twice() -> None:
-    asked = stream_questions()
-    assert len(set(asked)) == len(asked) == 400

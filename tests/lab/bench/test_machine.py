@@ -30,7 +30,9 @@ def test_each_state_of_the_sources_has_a_commit_of_its_own(tmp_path: Path) -> No
     source.write_text("rate = 1\n")
     (tmp_path / "lab" / "results").mkdir(parents=True)
     (tmp_path / "lab" / "results" / "papers.json").write_text("[]")
-    assert commit_of(tmp_path) == clean, "kept rows are no sources"
+    (tmp_path / "lab" / "docs").mkdir()
+    (tmp_path / "lab" / "docs" / "page.md").write_text("a page")
+    assert commit_of(tmp_path) == clean, "kept rows and pages are no sources"
     (tmp_path / "new.py").write_text("rate = 1\n")
     assert CHANGED in commit_of(tmp_path)
 

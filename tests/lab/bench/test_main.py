@@ -12,7 +12,6 @@ from lab.bench.harness.texts import HELD_OUT, PEPS
 from lab.bench.main import EXPERIMENTS, bench
 from lab.bench.wire import wire_bytes
 from tests.programs import tracked_files
-from tests.unit.cli.test_help import shown, titles
 
 
 def stub_run(report: Report, models: Models) -> None:
@@ -59,14 +58,3 @@ def test_json_and_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert CliRunner().invoke(bench, [*arguments, "--check"]).exit_code == 1
     alone = CliRunner().invoke(bench, ["bytes", "--json", "--quick"])
     assert json.loads(alone.stdout)["goals"][0]["met"] is False
-
-
-def test_no_experiment_s_line_is_cut() -> None:
-    text = shown("bench", "--help", columns=80)
-    assert "..." not in text.partition("\n\n")[2]
-    words = " ".join(text.split())
-    for name, experiment in EXPERIMENTS.items():
-        assert f"{name} " in words
-        assert experiment.help in words
-    assert "Faults and load" in titles(text)
-    assert titles(shown("bench", "peers", "--help")) == ["Every experiment", "This experiment"]

@@ -2,9 +2,7 @@
 
 import pytest
 
-from lab.bench.harness.report import FIELDS
 from lab.bench.speculation.methods import (
-    chosen_variants,
     over_cloud_table,
     speedup_table,
 )
@@ -13,10 +11,8 @@ from lab.bench.speculation.methods_grid import (
     Grid,
     Question,
     grid_rows,
-    lengths_of,
     measure_grid,
 )
-from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import scripted_pair
@@ -39,13 +35,6 @@ def grid(pair: SimulatedPair) -> Grid:
     return measure_grid(variants, (NEAR, FAR), pair, asked, 24, (1, 4, 8))
 
 
-def test_every_preset_has_every_length_once() -> None:
-    assert list(lengths_of(PRESETS["ar"], (1, 2, 4))) == [PRESETS["ar"]]
-    for preset in PRESETS.values():
-        found = list(lengths_of(preset, (1, 2, 2, 4)))
-        assert len(found) == len(set(found)) >= 1
-
-
 def test_the_best_length_is_kept(grid: Grid, pair: SimulatedPair) -> None:
     asked = [Question((1, 2, 3), seed, seed // 2) for seed in range(4)]
     best = grid[FAR, "dssd"]
@@ -54,16 +43,6 @@ def test_the_best_length_is_kept(grid: Grid, pair: SimulatedPair) -> None:
         alone = measure_grid(preset, (FAR,), pair, asked, 24, (length,))
         assert alone[FAR, "dssd"].tpot_s >= best.tpot_s
     assert best.preset.schedule.chunk > 1, "a far cloud is not asked for every token"
-
-
-def test_rows_have_the_fixed_names_and_the_groups_seeds(grid: Grid) -> None:
-    rows = grid_rows(grid)
-    assert len(rows) == 2 * len(NAMES) * 2
-    for row in rows:
-        assert list(row)[: len(FIELDS)] == list(FIELDS)
-        assert row["simulated"] is True
-    alone = [row for row in rows if row["preset"] == "ar"]
-    assert {(row["seed"], row["speedup_over_ar"]) for row in alone} == {(0, 1.0), (1, 1.0)}
 
 
 def test_rows_are_compared_with_a_cloud_that_drafts_itself(pair: SimulatedPair) -> None:
@@ -85,20 +64,3 @@ def test_rows_are_compared_with_a_cloud_that_drafts_itself(pair: SimulatedPair) 
     assert (over_ar["over"], over_ar["ar"]) == ("ar", "1.00")
     assert over_ar["cloud-draft"] == f"{gained:.2f}@4"
     assert (over_cloud["over"], over_cloud["cloud-draft"]) == ("cloud-draft", "1.00@4")
-
-
-def test_rows_without_a_cloud_that_drafts_are_compared_with_the_target_alone(grid: Grid) -> None:
-    for row in grid_rows(grid):
-        assert row["best_cloud"] == "ar"
-        assert row["speedup_over_cloud"] == row["speedup_over_ar"]
-
-
-def test_only_what_is_named_is_compared_with_the_target_alone() -> None:
-    assert set(chosen_variants(["stream", "cloud-draft"])) == {"ar", "stream", "cloud-draft"}
-    assert chosen_variants([]) == dict(PRESETS)
-    with pytest.raises(InvalidArgument, match="cloud-draft"):
-        chosen_variants(["cloud-drafts"])
-
-
-def test_a_controller_chooses_for_itself() -> None:
-    assert list(lengths_of(PRESETS["stream"], (1, 2, 4))) == [PRESETS["stream"]]

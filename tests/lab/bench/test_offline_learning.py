@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -70,16 +69,3 @@ def test_each_answer_is_judged_by_what_was_learned_before_it(tmp_path: Path) -> 
     assert rows[-1]["gain"] > 2
     assert goals(rows, 1.0)[0].met
     assert sum(row["steps"] for row in rows) == sum(each.steps for each in stream) > 0
-
-
-def test_learning_ends_with_the_time_between_two_questions(tmp_path: Path) -> None:
-    unigrams = Unigrams()
-    ticks = itertools.count()
-    stream = learned_stream(
-        answers(80),
-        learning_in(tmp_path, unigrams),
-        unigrams,
-        idle_s=3.0,
-        clock=lambda: float(next(ticks)),
-    )
-    assert max(each.steps for each in stream) == 2, "of three ticks one is the beginning"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lab.bench.harness.baselines import BASELINES
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Suite
 from lab.bench.speculation import peer_configurations
@@ -18,11 +17,9 @@ from lab.bench.speculation.peers import (
     TORCH,
     Contender,
     add_table,
-    schedules,
 )
 from lab.machine import pinned, this_machine, usable_cores
 from tandem.generation.client import Generated
-from tandem_api.common.v1 import generation_pb2 as pb
 
 ANSWER = {
     **{"tokens": 40, "duration_s": 2.0, "decoding_s": 1.5, "first_s": [0.25, 0.25]},
@@ -43,16 +40,6 @@ def test_an_answer_of_a_peer_behind_a_link_takes_a_round_trip_more(far: bool, sp
     assert (row["method"], row["rtt_s"], row["seed"]) == ("llamacpp-plain", 0.25, 3)
 
 
-@pytest.mark.parametrize(
-    ("policy", "method", "length"),
-    [(None, "plain", None), (4, "assisted", 4), ({"lookup": 6}, "looking-up", 6)],
-)
-def test_a_row_names_its_method(policy: Any, method: str, length: int | None) -> None:
-    row = configured(policy, ("plain", "assisted", "looking-up")).row()
-    assert (row["method"], row["draft_length"]) == (method, length)
-    assert row["acceptance_rate"] == 0.5
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no core pinning on this system")
 def test_who_asks_one_of_several_suites_is_on_that_one_s_edge(
     monkeypatch: pytest.MonkeyPatch,
@@ -71,21 +58,6 @@ def test_who_asks_one_of_several_suites_is_on_that_one_s_edge(
             suite = Suite("nobody:1", (), (), cores)
             TandemConfiguration(suite, "ar", None, 0.0).take_turn(["a"], 4, seed=1)
     assert found == [{core}, set(usable_cores()), {core}]
-
-
-def test_what_both_models_take_of_an_answer() -> None:
-    summary = pb.Summary(tokens=4, drafted=8, target_passes=4, draft_s=0.2, verify_s=0.5)
-    own = TandemConfiguration(Suite("nobody:1", (), (), ()), "coupled", 2, 0.0, threads="2 shared")
-    own.answers = [
-        Generated(
-            token_ids=[1, 2, 3, 4], ttft_s=0.1, last_commit_s=0.9, duration_s=1.0, summary=one
-        )
-        for one in (summary, summary)
-    ]
-    row = Contender(own, TORCH, far=False).row(rtt_s=0.0, seed=1)
-    assert (row["threads"], row["method"]) == ("2 shared", "coupled")
-    steps = row["draft_step_s"], row["verify_pass_s"], row["model_share"]
-    assert steps == pytest.approx((0.025, 0.125, 0.7))
 
 
 def row(method: str, engine: str, tokens_per_s: float, preset: str | None = None) -> dict[str, Any]:
@@ -125,21 +97,6 @@ def test_ours_stands_beside_a_cloud_that_drafts_itself_with_the_same_engine() ->
     add_table(report, rows, temperature=0.0, rtt_s=0.0)
     assert [each["ratio_to_cloud"] for each in rows] == [0.5, 1.0, 0.75, None, None]
     assert [goal.figure for goal in report.goals] == [1.5]
-
-
-def test_every_baseline_of_the_cloud_takes_a_turn() -> None:
-    tried = list(schedules((2, 4)))
-    assert set(BASELINES) <= {preset for preset, _, _ in tried}
-    assert [length for preset, length, _ in tried if preset == "cloud-draft"] == [2, 4]
-
-
-def test_over_a_link_and_without_llama_cpp_there_are_fewer_goals() -> None:
-    report = Report("peers", 1, True, this_machine(), "tandem bench peers")
-    rows = [row("coupled", TORCH, 30.0, "coupled"), row("hf-plain", TORCH, 20.0)]
-    add_table(report, rows, temperature=1.0, rtt_s=0.03)
-    assert (report.goals, len(report.tables)) == ([], 1)
-    add_table(report, rows, temperature=1.0, rtt_s=0.0)
-    assert len(report.goals) == 1
 
 
 def test_what_llama_cpp_s_server_tells_becomes_sums() -> None:

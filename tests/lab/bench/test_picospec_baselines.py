@@ -56,15 +56,3 @@ def test_preparing_costs_passes_and_judging_on_arrival_fewer() -> None:
     without, published, ours = (figures(chosen[name]) for name in names)
     assert ours[0] < published[0] < without[0]
     assert without[1] < ours[1] < published[1]
-
-
-def test_a_part_left_out_is_one_field_changed() -> None:
-    whole = PRESETS["picospec"].with_draft_length(4)
-    parts = picospec_variants(whole)
-    for preset in parts.values():
-        preset.validate()
-    assert parts["picospec"] is whole
-    assert parts["w/o Para-draft"].schedule == replace(whole.schedule, window=4)
-    assert not parts["w/o Fast-verify"].schedule.verify_on_arrival
-    assert parts["w/o Split-rej"].carries_probs
-    assert len(set(parts.values())) == 5

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT
 from lab.bench.harness.report import Row
-from lab.bench.speculation.named_prompts import PROMPTS, NamedPrompt
+from lab.bench.speculation.named_prompts import NamedPrompt
 from lab.bench.speculation.prompt_set import (
     ARMS,
     BEST,
@@ -21,12 +19,9 @@ from lab.bench.speculation.prompt_set import (
     Setting,
     goals,
     notes,
-    order_of,
-    own_sampling,
     prompt_row,
     summary_row,
 )
-from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -52,18 +47,6 @@ def round_of(alone_s: float, together_s: float, *, same_bits: bool = True) -> Ro
 
 def row_of(name: str, *rounds: Round) -> Row:
     return prompt_row(NamedPrompt(name, "code", "Write."), rounds, SETTING)
-
-
-def test_the_set_has_two_prompts_of_each_of_six_kinds() -> None:
-    assert set(Counter(prompt.kind for prompt in PROMPTS).values()) == {2}
-    assert len({prompt.name for prompt in PROMPTS}) == len({p.text for p in PROMPTS}) == 12
-
-
-def test_whoever_answers_first_changes_along_prompts_and_rounds() -> None:
-    along_prompts = [order_of(0, place)[0] for place in range(len(ARMS))]
-    along_rounds = [order_of(number, 0)[0] for number in range(len(ARMS))]
-    assert along_prompts == along_rounds == list(ARMS)
-    assert {frozenset(order_of(1, place)) for place in range(12)} == {frozenset(ARMS)}
 
 
 def test_a_ratio_is_of_all_rounds_of_the_prompt() -> None:
@@ -123,11 +106,6 @@ def test_the_baseline_is_the_fastest_that_the_cloud_does_alone() -> None:
     )
 
 
-def test_a_text_of_the_cloud_s_drafts_must_be_the_target_s_too() -> None:
-    answers = {preset: answer(1.0) for preset in ARMS} | {CLOUD_DRAFT: answer(1.0, (1, 2, 3, 9))}
-    assert row_of("a", answers)["same_text"] == 0.0
-
-
 def test_texts_must_be_equal_where_the_target_is_exact() -> None:
     other = {ALONE: answer(1.0, (1, 2)), TOGETHER: answer(1.0, (1, 3))}
     rows = [row_of("a", round_of(1.0, 1.0)), row_of("b", other)]
@@ -137,29 +115,3 @@ def test_texts_must_be_equal_where_the_target_is_exact() -> None:
     assert goals([summary_row(rounding)]) == []
     assert any("same_bits" in note for note in notes(SamplingParams(), rounding))
     assert len(list(notes(SamplingParams(), rows))) == 1
-
-
-@pytest.mark.parametrize(
-    ("config", "sampling"),
-    [
-        (None, SamplingParams()),
-        ('{"eos_token_id": 2}', SamplingParams()),
-        (
-            '{"temperature": 0.7, "top_p": 0.8, "top_k": 20, "do_sample": true}',
-            SamplingParams(temperature=0.7, top_p=0.8, top_k=20),
-        ),
-    ],
-)
-def test_the_models_own_sampling_is_read_from_its_folder(
-    tmp_path: Path, config: str | None, sampling: SamplingParams
-) -> None:
-    if config is not None:
-        (tmp_path / "generation_config.json").write_text(config)
-    assert own_sampling(tmp_path) == sampling
-
-
-@pytest.mark.parametrize("config", ["[]", "{", '{"temperature": [1]}'])
-def test_settings_that_cannot_be_read_are_refused(tmp_path: Path, config: str) -> None:
-    (tmp_path / "generation_config.json").write_text(config)
-    with pytest.raises(InvalidArgument, match="generation_config"):
-        own_sampling(tmp_path)

@@ -1,7 +1,5 @@
 """Processes of a suite, with the lightest ones there are."""
 
-import os
-
 import pytest
 
 from lab.bench.harness.models import Models, Pacing
@@ -12,7 +10,7 @@ from lab.bench.harness.suite import (
     clean_environment,
     cloud_draft_flags,
 )
-from lab.machine import OthersMeter, pinned, usable_cores
+from lab.machine import usable_cores
 
 
 def test_a_link_process_is_steered_and_ends() -> None:
@@ -32,34 +30,11 @@ def test_a_link_process_is_steered_and_ends() -> None:
         link.set(0.0, None)
 
 
-def test_a_process_that_does_not_start_says_why() -> None:
-    with (
-        pytest.raises(SuiteFailed, match=r"services\.aggregator did not start: .*port"),
-        PinnedProcess("tandem.services.aggregator", ("--port", "70000"), usable_cores()[0]),
-    ):
-        pass
-
-
 def test_services_do_not_see_the_callers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_MODEL", "elsewhere")
     environment = clean_environment()
     assert "TANDEM_MODEL" not in environment
     assert environment["OMP_NUM_THREADS"] == "1"
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no core pinning on this system")
-def test_pinning_ends_with_its_context() -> None:
-    before = os.sched_getaffinity(0)
-    with pinned(usable_cores()[0]):
-        assert os.sched_getaffinity(0) == {usable_cores()[0]}
-    assert os.sched_getaffinity(0) == before
-
-
-def test_own_work_is_not_the_work_of_others() -> None:
-    others = OthersMeter()
-    sum(range(3_000_000))
-    share = others.share()
-    assert share is None or 0 <= share <= 1.5
 
 
 def test_a_verifier_drafts_with_the_pair_s_draft_model_as_the_edge_does() -> None:

@@ -118,7 +118,7 @@ def test_one_command_makes_the_whole_map(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_page_is_made_of_the_kept_rows_and_they_are_this_code_s() -> None:
     kept: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
-    page = ROOT / "docs" / "when-it-pays.md"
+    page = ROOT / "lab" / "docs" / "when-it-pays.md"
     text = page.read_text(encoding="utf-8")
     assert page_with(text, kept["maps"]) == text
     times = StepTimes(**kept["declared"])

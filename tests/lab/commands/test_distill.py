@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 from transformers import AutoModelForCausalLM
 
 from lab.commands.distill import distill
-from lab.training.distilling.draft_card import pass_s
 from lab.training.distilling.export import stored_facts
 from lab.training.distilling.prompts import Prompt, own_prompts, split_held_out
 from tandem.backends.torch.loading import load_engine
@@ -94,14 +93,6 @@ def test_a_small_model_becomes_the_draft(target: Path, prompts: Path, tmp_path: 
     assert "another vocabulary" in str(refused.exception)
 
 
-def test_passes_are_timed_where_the_processor_s_clock_has_not_ticked(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tiny model's pass may be shorter than a tick."""
-    monkeypatch.setattr("lab.training.distilling.draft_card.process_time", lambda: 7.0)
-    assert pass_s(load_engine(target), 1) > 0
-
-
 def test_an_estimate_makes_nothing(target: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     arguments = ("--target", target, "--out", out, *SHORT, "--minutes=60", "--estimate")
@@ -113,27 +104,6 @@ def test_an_estimate_makes_nothing(target: Path, tmp_path: Path) -> None:
     figures = json.loads(run(*arguments, "--json").stdout.splitlines()[-1])
     assert figures["answers"] > 0
     assert figures["trained_tokens"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        (("--minutes=0",), "minutes"),
-        (("--tokens=60", "--length=60"), "length"),
-        (("--device=tpu",), "device"),
-        (("--draft-from=nowhere",), "draft_from"),
-        (("--layers=first",), "layers"),
-        (("--layers=0,9",), "layers"),
-        (("--prompts=/no/such/file",), "prompts"),
-        (("--rows=-1",), "rows"),
-    ],
-)
-def test_a_flag_that_makes_no_sense_is_named(
-    target: Path, tmp_path: Path, arguments: tuple[str, ...], field: str
-) -> None:
-    ended = run("--target", target, *SHORT, "--out", tmp_path / "out", *arguments)
-    assert isinstance(ended.exception, InvalidArgument)
-    assert ended.exception.field == field
 
 
 def test_own_prompts_are_lines_or_json_lines(tmp_path: Path) -> None:

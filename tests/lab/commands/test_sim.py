@@ -56,12 +56,6 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert rows_of(*arguments) != rows_of(*arguments, "--seed", "1")
 
 
-def test_people_get_a_table_that_says_it_is_simulated() -> None:
-    lines = sim("--preset", "ar", "--preset", "coupled").stdout.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["preset", "ar", "coupled"]
-    assert "Virtual time" in lines[-1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -11,9 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lab.commands.verify_lossless import _divergence_words
-from tandem.backends.interface import Session
 from tandem.cli import main
-from tandem.core.errors import ResourceExhausted
 from tandem.core.gumbel import gumbel
 from tandem.generation.client import Generated
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
@@ -200,24 +198,6 @@ def test_it_says_whether_equal_texts_are_equal_bit_for_bit(
     assert said.exit_code == 0
     assert words in said.stdout
     assert json.loads(verify("--prompt", "a", "--json").stdout)["exactness"] == exactness
-
-
-def test_a_target_with_room_for_few_sessions_is_asked_for_fewer_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pair = scripted_pair()
-    target = pair.target
-    opened = target.open
-
-    def open_one_of_two(capacity: int, spare: int = 0) -> Session:
-        if target.sessions_open >= 2:
-            raise ResourceExhausted("room for two")
-        return opened(capacity, spare)
-
-    monkeypatch.setattr(target, "open", open_one_of_two)
-    monkeypatch.setattr("lab.commands.verify_lossless.load_pair", lambda draft, target: pair)
-    ended = verify(*(flag for text in "abcdef" for flag in ("--prompt", text)))
-    assert (ended.exit_code, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("preset", ["ar", "dragon", "nonesuch"])

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from lab.training.exit_calibration import Reliability, TemperatureFit
-from lab.training.exit_card import exits_card
 from lab.training.exit_training import calibrate_exits, main, train_exits
 from tandem.backends.torch.exit_adapters import (
     DESCRIPTION,
@@ -17,10 +16,8 @@ from tandem.backends.torch.exit_adapters import (
     read_description,
     write_description,
 )
-from tandem.backends.torch.layer_tap import LayerTap
-from tandem.backends.torch.loading import load_engine, load_model
+from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import confidence
 from tests.lab.training.test_exit_training import TEXT, TRAINING
 from tests.unit.backends.tiny_folders import write_model
 
@@ -66,13 +63,6 @@ def test_with_its_temperature_an_exit_errs_less() -> None:
     assert after.error < 0.03
 
 
-def test_the_error_is_the_mean_gap_of_bins() -> None:
-    reliability = Reliability()
-    reliability.add_judged([0.95, 0.95, 0.15, 1.0], [True, False, False, True])
-    assert reliability.bins() == ((0.15, 0.0, 1), (round(2.9 / 3, 4), round(2 / 3, 4), 3))
-    assert reliability.error == pytest.approx((0.15 + (2.9 - 2)) / 4)
-
-
 def test_trained_exits_say_how_far_they_may_be_believed(llama: Path, exits: Path) -> None:
     about = read_description(exits)
     assert len(about.temperatures) == len(about.calibration_errors) == len(about.reliability) == 2
@@ -106,43 +96,6 @@ def test_bad_temperatures_are_refused(exits: Path, tmp_path: Path, temperatures:
     (tmp_path / DESCRIPTION).write_text(json.dumps(content))
     with pytest.raises(InvalidArgument, match="temperatures"):
         read_description(tmp_path)
-
-
-def test_confidence_is_read_at_the_temperature() -> None:
-    logits = np.array([2.0, 1.0, -3.0], dtype=np.float32)
-    assert confidence(logits, 2.0) == pytest.approx(confidence(logits / 2), rel=1e-6)
-    assert confidence(logits, 2.0) < confidence(logits)
-
-
-def test_a_card_shows_agreement_and_reliability(exits: Path) -> None:
-    card = exits_card("Exits", read_description(exits), exits, "the command", "Notes.")
-    assert "| 0 | 0.33 |" in card
-    assert "| 0.9–1.0 |" in card
-    assert "the command" in card
-
-
-def test_a_sample_of_the_vocabulary_trains_too(llama: Path, tmp_path: Path) -> None:
-    losses: list[float] = []
-    sampled = replace(TRAINING, sampled=100)
-    train_exits(llama, TEXT, tmp_path, sampled, on_step=lambda _, loss: losses.append(loss))
-    assert np.mean(losses[-5:]) < 0.8 * losses[1]
-
-
-def test_a_narrowed_head_is_some_of_its_columns(llama: Path) -> None:
-    tap = LayerTap(load_model(llama, "cpu", "float32"))
-    hidden, token_ids = torch.randn(3, tap.hidden_size), torch.tensor([7, 1, 30])
-    whole = tap.head(hidden)
-    with tap.narrowed(token_ids):
-        assert torch.allclose(tap.head(hidden), whole[:, token_ids], atol=1e-6)
-    assert torch.equal(tap.head(hidden), whole)
-
-
-def test_minutes_take_the_place_of_steps(llama: Path, tmp_path: Path) -> None:
-    steps: list[int] = []
-    brief = replace(TRAINING, steps=1, minutes=0.002)
-    about = train_exits(llama, TEXT, tmp_path, brief, on_step=lambda step, _: steps.append(step))
-    assert about.training_s == pytest.approx(0.12, abs=1.0)
-    assert about.trained_positions == steps[-1] * TRAINING.positions > TRAINING.positions
 
 
 def test_the_module_trains_from_token_ids(

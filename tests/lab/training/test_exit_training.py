@@ -12,8 +12,6 @@ from lab.training.exit_texts import ExitTexts
 from lab.training.exit_training import (
     CHECKPOINT,
     ExitTraining,
-    encode_texts,
-    spread,
     train_exits,
 )
 from tandem.backends.torch.exit_adapters import TENSORS, read_description
@@ -21,7 +19,7 @@ from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tests.long_runs import with_long_cases
 from tests.unit.backends.reference_models import VOCABULARY
-from tests.unit.backends.tiny_folders import write_model, write_tokenizer
+from tests.unit.backends.tiny_folders import write_model
 
 TRAINING = ExitTraining(
     exits=2, rank=16, steps=25, rows=2, length=32, positions=64, learning_rate=1e-2, seed=5
@@ -50,12 +48,6 @@ def test_training_brings_the_exits_nearer_to_the_model(tmp_path: Path, name: str
     assert not (tmp_path / "out" / CHECKPOINT).exists()
 
 
-def test_the_model_stays_as_it_is(llama: Path, tmp_path: Path) -> None:
-    before = (llama / "model.safetensors").read_bytes()
-    train_exits(llama, TEXT, tmp_path, replace(TRAINING, steps=2))
-    assert (llama / "model.safetensors").read_bytes() == before
-
-
 def test_an_interrupted_training_ends_with_the_same_adapters(llama: Path, tmp_path: Path) -> None:
     training = replace(TRAINING, steps=8, checkpoint_every=3)
     train_exits(llama, TEXT, tmp_path / "whole", training)
@@ -73,28 +65,6 @@ def test_an_interrupted_training_ends_with_the_same_adapters(llama: Path, tmp_pa
     whole, parts = (load_file(tmp_path / name / TENSORS) for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def test_a_checkpoint_of_another_training_is_refused(llama: Path, tmp_path: Path) -> None:
-    def stop(step: int, _: float) -> None:
-        if step == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_exits(llama, TEXT, tmp_path, TRAINING, on_step=stop)
-    with pytest.raises(InvalidArgument, match=r"^out: .*is of another training"):
-        train_exits(llama, TEXT, tmp_path, replace(TRAINING, seed=6))
-    (tmp_path / CHECKPOINT).write_bytes(b"nothing")
-    with pytest.raises(InvalidArgument, match=r"^out: .*cannot be read"):
-        train_exits(llama, TEXT, tmp_path, TRAINING)
-
-
-@pytest.mark.parametrize(
-    ("exits", "layers", "found"),
-    [(4, 6, (1, 2, 3, 4)), (5, 6, (0, 1, 2, 3, 4)), (1, 32, (30,)), (4, 33, (7, 15, 23, 31))],
-)
-def test_exits_are_spread(exits: int, layers: int, found: tuple[int, ...]) -> None:
-    assert spread(exits, layers) == found
 
 
 def test_what_cannot_be_trained_is_refused(llama: Path, tmp_path: Path) -> None:
@@ -118,11 +88,3 @@ def test_what_is_measured_on_is_never_learnt_from() -> None:
         assert read.shape == (2, 16)
         assert len(places) == 8
         assert not held_out & set(read.flatten().tolist())
-
-
-def test_texts_end_in_end_of_text(tmp_path: Path) -> None:
-    folder = write_tokenizer(write_model(tmp_path, "llama"))
-    one, both = encode_texts(folder, ["The fox"]), encode_texts(folder, ["The fox", "The fox"])
-    assert one[-1] in load_engine(folder).eos_token_ids
-    assert both.tolist() == [*one, *one]
-    assert encode_texts(folder, []).tolist() == []

@@ -16,11 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab.bench.harness.models import Models
 from lab.bench.harness.pair_distributions import Sums, distributions_along, texts
-from lab.training.demo_pair import corpus, growth, loop, objectives, stages
-from lab.training.demo_pair.architecture import Size, build_model
+from lab.training.demo_pair import corpus, loop, objectives, stages
+from lab.training.demo_pair.architecture import Size
 from lab.training.demo_pair.batches import Batches
 from lab.training.demo_pair.export import DRAFT_FOLDER, TARGET_FOLDER
-from lab.training.demo_pair.precision import product_dtype, product_precision
 from models import train_demo
 from tandem.backends.torch.loading import load_engine
 
@@ -132,13 +131,6 @@ class TestCommittedPair:
         expected = corpus.render_chat(question, answer, document, system)
         assert tokenizer.apply_chat_template(messages, tokenize=False) == "<|bos|>" + expected
 
-    def test_tokenizer_round_trip(self) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(PUBLISHED / TARGET_FOLDER)
-        text = "Tabs\tand  spaces, 1234 €, naïve 日本語\n\n    def f(x):\n"
-        ids = tokenizer.encode(text)
-        assert ids[0] == tokenizer.bos_token_id
-        assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
     def test_the_target_reads_held_out_text_better_and_the_draft_is_accepted(self) -> None:
         target, draft = (
             load_engine(PUBLISHED / folder) for folder in (TARGET_FOLDER, DRAFT_FOLDER)
@@ -163,11 +155,6 @@ class TestStages:
             tiny.out / DRAFT_FOLDER
         )
 
-    def test_a_finished_training_is_skipped(self, tiny: stages.Settings) -> None:
-        before = loop.read_spent(tiny.cache / "target.safetensors")
-        stages.run_stage("target", tiny)
-        assert loop.read_spent(tiny.cache / "target.safetensors") == before
-
     def test_a_longer_budget_resumes(self, tiny: stages.Settings) -> None:
         before = loop.read_spent(tiny.cache / "target.safetensors")
         with counted_steps():
@@ -185,15 +172,6 @@ class TestStages:
             logits = trained(input_ids=rows[0]).logits
         loss = objectives.cross_entropy(logits, *rows, progress=0.0)
         assert float(loss) < 0.8 * float(np.log(320))
-
-    def test_the_tokenizer_is_kept(self, tiny: stages.Settings) -> None:
-        before = _tokenizer_bytes(tiny.cache / "tokenizer")
-        stages.make_tokenizer(replace(tiny, seed=5))
-        assert _tokenizer_bytes(tiny.cache / "tokenizer") == before
-
-    def test_an_unknown_stage_is_named(self, tiny: stages.Settings) -> None:
-        with pytest.raises(ValueError, match="'bake'"):
-            stages.run_stage("bake", tiny)
 
     def test_a_missing_corpus_is_a_one_line_error(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -215,91 +193,6 @@ class TestCorpus:
         for document in held_out:
             marker = document.question or document.text
             assert not any(marker in text for text in texts)
-
-    def test_calculator_notes_are_removed(self, tiny: stages.Settings) -> None:
-        assert not any("<<" in document.text for document in corpus.load_documents(tiny.documents))
-
-    def test_batches_depend_on_seed_and_step_only(self, tiny: stages.Settings) -> None:
-        documents = corpus.training_documents(corpus.load_documents(tiny.documents))
-        tokenizer = stages.make_tokenizer(tiny)
-        first = Batches(documents, tokenizer, seed=3, blocks_per_batch=1)
-        for step in range(40):
-            first.at(step)
-        inputs, labels = first.at(37)
-        again = Batches(documents, tokenizer, seed=3, blocks_per_batch=1).at(37)
-        assert torch.equal(inputs, again[0])
-        assert torch.equal(labels, again[1])
-        assert torch.equal(inputs.flatten()[1:], labels.flatten()[:-1])
-        assert inputs.numel() == 1024
-
-
-class TestGrowth:
-    def test_the_grown_model_computes_the_same(self, tiny: stages.Settings) -> None:
-        tokenizer = stages.make_tokenizer(tiny)
-        larger = Size(hidden=96, layers=5, intermediate=96, heads=3, kv_heads=1)
-        small = stages.load_trained("plain", tiny)
-        large = build_model(larger, tokenizer, seed=3).eval()
-        growth.grow(small, large, (TINY, larger))
-        ids = torch.arange(64).reshape(2, 32)
-        with torch.no_grad():
-            expected, logits = small(input_ids=ids).logits, large(input_ids=ids).logits
-        # Not exact: the norms' epsilon weighs more beside a smaller mean square.
-        assert (logits - expected).abs().max() < 0.01 * expected.std()
-
-    def test_shrinking_is_refused(self, tiny: stages.Settings) -> None:
-        model = stages.load_trained("plain", tiny)
-        with pytest.raises(ValueError, match="hidden"):
-            growth.grow(model, model, (TINY, replace(TINY, hidden=32)))
-
-
-class TestObjectives:
-    def test_distilling_from_itself_costs_nothing(self, tiny: stages.Settings) -> None:
-        model = stages.load_trained("draft", tiny)
-        inputs = torch.arange(64).reshape(2, 32)
-        with product_precision(inputs.device):
-            logits = model(input_ids=inputs, use_cache=False).logits
-        objective = objectives.distillation(model)
-        for progress in (0.0, 0.5, 1.0):
-            assert objective(logits, inputs, inputs, progress).item() == pytest.approx(0, abs=1e-6)
-
-    def test_the_late_loss_is_the_rejection_rate(self, tiny: stages.Settings) -> None:
-        target, draft = (stages.load_trained(name, tiny) for name in ("target", "draft"))
-        inputs = torch.arange(64).reshape(2, 32)
-        with product_precision(inputs.device), torch.no_grad():
-            target_probs = target(input_ids=inputs).logits.float().softmax(-1)
-            logits = draft(input_ids=inputs).logits
-        draft_probs = logits.float().softmax(-1)
-        overlap = torch.minimum(target_probs, draft_probs).sum(-1).mean()
-        divergence = (target_probs * (target_probs.log() - draft_probs.log())).sum(-1).mean()
-        loss = objectives.distillation(target)(logits, inputs, inputs, 1.0)
-        expected = 0.9 * (1 - overlap) + 0.1 * divergence
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-4)
-
-    @pytest.mark.parametrize(
-        ("device", "capability", "dtype"),
-        [
-            ("cpu", "AVX512", torch.bfloat16),
-            ("cpu", "AVX2", torch.float32),
-            ("cuda", "AVX2", torch.bfloat16),
-        ],
-    )
-    def test_products_are_in_bfloat16_where_that_is_quick(
-        self, device: str, capability: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-        assert product_dtype(torch.device(device)) is dtype
-
-    def test_learning_rate_rises_holds_and_falls(self) -> None:
-        plan = loop.Plan(budget_s=1.0)
-        factors = [loop.learning_rate_factor(plan, step / 100) for step in range(101)]
-        assert factors[1] < factors[2] == max(factors) == 1.0
-        assert factors[-1] == pytest.approx(0.02)
-
-    def test_wall_time_counts_only_when_patience_is_exceeded(self) -> None:
-        plan = loop.Plan(budget_s=100.0, patience=2.0)
-        assert loop.Spent(compute_s=50.0, wall_s=80.0).progress(plan) == 0.5
-        assert loop.Spent(compute_s=50.0, wall_s=150.0).progress(plan) == 0.75
-        assert loop.Spent(compute_s=50.0, wall_s=900.0).progress(plan) == 1.0
 
 
 def _tokenizer_bytes(folder: Path) -> bytes:

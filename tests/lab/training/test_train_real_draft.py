@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +11,23 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
 )
 
 from lab.training.distilling.export import join, store
-from lab.training.distilling.making import DraftMaker, Settings
-from lab.training.distilling.objective import Distillation
 from lab.training.distilling.prompts import ANSWERED, TASKS, all_prompts, mixed, texts_to_read
-from lab.training.distilling.pruning import PrunedLlama, frequent_tokens
+from lab.training.distilling.pruning import PrunedLlama
 from lab.training.distilling.recordings import (
     UNRECORDED,
-    AnswerBatches,
     Recording,
     joined,
-    padded,
-    read_recordings,
-    write_recording,
 )
 from lab.training.distilling.sampling import AnswerSampler, SamplingTask
 from models import train_real_draft
 from tandem.backends.torch.loading import load_engine
 from tests.long_runs import LONG
-from tests.unit.backends.tiny_folders import write_model, write_tokenizer
+from tests.unit.backends.tiny_folders import write_tokenizer
 
 VOCABULARY = 290
 END = 1
@@ -97,21 +87,6 @@ def test_greedy_answers_are_those_of_transformers(target: Any, rows: int) -> Non
         assert torch.equal(recording.answer(index), wanted[0, prompt.shape[1] :])
 
 
-def test_rows_that_go_on_when_most_have_ended_answer_as_if_alone(target: Any) -> None:
-    """Their keys and values are moved together."""
-    limits = (3, 30, 2, 1, 26, 4, 3)
-    tasks = [replace(task, max_tokens=n) for task, n in zip(asked(), limits, strict=True)]
-    make = partial(AnswerSampler, target, frozenset[int](), capacity=64, seed=3)
-    together = joined(list(make(rows=7).answers(tasks)))
-    for index, number in enumerate(together.numbers.tolist()):
-        alone = joined(list(make(rows=1).answers([tasks[number]])))
-        assert torch.equal(together.answer(index), alone.answer(0))
-        assert len(alone.answer(0)) == limits[number]
-        rows = together.records[int(together.starts[index]) : int(together.starts[index + 1])]
-        states = together.hidden[rows[rows != UNRECORDED]].float()
-        assert torch.allclose(states, alone.hidden.float(), atol=0.02, rtol=0.02)
-
-
 def test_what_is_kept_of_a_token_gives_its_distribution(target: Any) -> None:
     recording = answered(target)
     for index in range(len(recording)):
@@ -122,86 +97,6 @@ def test_what_is_kept_of_a_token_gives_its_distribution(target: Any) -> None:
         kept = recording.hidden[rows].float() @ target.lm_head.weight.T
         assert (kept - logits).abs().max() < 0.02 * logits.abs().max()  # rounded to bfloat16
         assert torch.allclose(recording.log_partition[rows], logits.logsumexp(-1), atol=1e-3)
-
-
-def test_texts_are_read_as_they_are(target: Any) -> None:
-    read = joined(list(sampler(target).read(asked())))
-    assert [len(read.answer(index)) for index in range(len(read))] == [0] * len(asked())
-    for index, number in enumerate(read.numbers.tolist()):
-        assert tuple(read.sequence(index).tolist()) == asked()[number].token_ids
-    assert len(read.hidden) == sum(len(task.token_ids) - 2 for task in asked())
-
-
-def test_a_query_and_key_norm_is_applied(tmp_path: Path) -> None:
-    folder = write_model(tmp_path, "qwen3")
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    size = model.config.vocab_size
-    task = SamplingTask(0, tuple(range(5, 25)), 1.0, 4, 1)
-    recording = joined(list(AnswerSampler(model, frozenset(), 1, 40, seed=1).answers([task])))
-    logits = model(recording.sequence(0)[None]).logits[0, :-1]
-    assert logits.shape[1] == size
-    assert torch.allclose(recording.log_partition, logits.logsumexp(-1), atol=1e-4)
-
-
-def test_a_model_of_an_unknown_kind_is_refused() -> None:
-    model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=10, n_embd=8, n_layer=1, n_head=1))
-    with pytest.raises(ValueError, match="gpt2"):
-        AnswerSampler(model, frozenset(), 1, 8, seed=0)
-
-
-def test_recordings_are_joined_and_labels_point_at_what_comes_next(
-    target: Any, tmp_path: Path
-) -> None:
-    waves = list(sampler(target).answers(asked(1.0)))
-    write_recording(joined(waves[:1]), tmp_path / "1.safetensors")
-    write_recording(joined(waves[1:]), tmp_path / "2.safetensors")
-    recording = read_recordings(tmp_path)
-    assert torch.equal(recording.hidden, torch.cat([wave.hidden for wave in waves]))
-    inputs, labels = padded(recording, [5])
-    sequence = recording.sequence(5).tolist()
-    assert inputs[0, : len(sequence) - 1].tolist() == sequence[:-1]
-    assert (labels[0] == UNRECORDED).sum() == inputs.shape[1] - (len(sequence) - 2)
-    kept = waves[1].records[int(waves[1].starts[2]) : int(waves[1].starts[3])]
-    kept = waves[1].hidden[kept[kept != UNRECORDED]]
-    assert torch.equal(recording.hidden[labels[labels != UNRECORDED]], kept)
-    _, only = padded(recording, [5], answers_alone=True)
-    assert (only != UNRECORDED).sum() == len(recording.answer(5))
-    with pytest.raises(FileNotFoundError, match="answers"):
-        read_recordings(tmp_path / "none")
-
-
-def test_batches_depend_on_seed_and_step_and_hold_each_sequence_once(target: Any) -> None:
-    recording = answered(target)
-    seen, step, batches = list[int](), 0, AnswerBatches(recording, seed=4, tokens=70)
-    tokens = 0
-    while len(seen) < len(recording.hidden):
-        inputs, labels = batches.at(step)
-        assert torch.equal(inputs, AnswerBatches(recording, seed=4, tokens=70).at(step)[0])
-        seen += labels[labels != UNRECORDED].tolist()
-        tokens += inputs.numel()
-        step += 1
-    assert sorted(seen) == list(range(len(recording.hidden)))
-    assert batches.tokens_until(step) == tokens
-    assert batches.tokens_until(step + 1) == tokens + batches.at(step)[0].numel()
-
-
-def test_a_draft_of_all_layers_has_nothing_to_learn(target: Any) -> None:
-    recording = answered(target)
-    inputs, labels = padded(recording, range(len(recording)))
-    kept = frequent_tokens(torch.arange(VOCABULARY), 40, frozenset({END}))
-    assert kept.tolist() == [END, *range(VOCABULARY - 39, VOCABULARY)]
-    whole = torch.arange(VOCABULARY)
-    for tokens, least in ((whole, 0.0), (kept, 0.5)):
-        objective = Distillation(recording, target.lm_head.weight[tokens])
-        states = PrunedLlama(target, range(3))(inputs).logits
-        assert objective(states, inputs, labels, 0.0).item() == pytest.approx(0, abs=0.02)
-        assert least - 0.05 <= objective(states, inputs, labels, 1.0).item() <= least * 2 + 0.05
-        poor = PrunedLlama(target, [1])(inputs).logits
-        assert objective(poor, inputs, labels, 0.0).item() > 0.1
-        other = Distillation(
-            recording, target.lm_head.weight[tokens], -target.lm_head.weight[tokens]
-        )
-        assert other(states, inputs, labels, 0.0).item() > 0.1
 
 
 def test_a_stored_draft_is_joined_with_its_targets_embedding(target: Any, tmp_path: Path) -> None:
@@ -285,49 +180,6 @@ def test_all_stages(
     assert "| talk |" in card
     assert first == (tmp_path / "draft/draft.safetensors").stat().st_mtime_ns
     assert load_engine(tmp_path / "target-draft", drafts=True).vocabulary_size == VOCABULARY
-
-
-def test_answers_without_stored_states_are_read_again(
-    texts: Path, target: Any, tmp_path: Path
-) -> None:
-    folder = write_tokenizer(tmp_path / "target")
-    target.save_pretrained(folder)
-
-    def maker(states_on_disk: bool, cache: str) -> DraftMaker:
-        settings = Settings(
-            target=folder,
-            cache=tmp_path / cache,
-            stored=tmp_path / cache / "stored",
-            out=tmp_path / "out",
-            device=torch.device("cpu"),
-            prompts=lambda: all_prompts(texts, 1),
-            answer_tokens=6,
-            answers=12,
-            rows=8,
-            states_on_disk=states_on_disk,
-        )
-        return DraftMaker(settings)
-
-    first = maker(states_on_disk=False, cache="memory")
-    first.sample_answers()
-    kept = first.recording()
-    again = maker(states_on_disk=False, cache="memory").recording()
-    stored = maker(states_on_disk=True, cache="disk")
-    stored.sample_answers()
-    order = {number: row for row, number in enumerate(again.numbers.tolist())}
-    assert len(order) == len(kept) == len(stored.recording())
-    for row, number in enumerate(kept.numbers.tolist()):
-        assert torch.equal(kept.answer(row), again.answer(order[number]))
-        assert kept.temperatures[row] == again.temperatures[order[number]]
-        for one, index in ((kept, row), (again, order[number])):
-            span = slice(int(one.starts[index]), int(one.starts[index + 1]))
-            assert (one.records[span] == UNRECORDED).sum() in (1, 2)
-        lines = [
-            one.hidden[records[records != UNRECORDED]].float()
-            for one, index in ((kept, row), (again, order[number]))
-            for records in [one.records[int(one.starts[index]) : int(one.starts[index + 1])]]
-        ]
-        assert (lines[0] - lines[1]).norm() < 0.05 * lines[0].norm()  # both in bfloat16
 
 
 def test_missing_texts_are_a_one_line_error(

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tandem.cli import main
 from tandem.net.endpoint import Endpoint
 from tandem.net.invitation import Invitation
-from tests.services.credentials import EDGE_KEY
+from tests.services.secured_services import EDGE_KEY
 
 LINE = str(Invitation(Endpoint("127.0.0.1", 1), "0f" * 32, EDGE_KEY))
 CALLED = "127.0.0.1:1 cannot be reached over TLS"

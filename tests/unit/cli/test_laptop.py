@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import main
-from tests.services.laptop import laptop_pair
+from tests.services.scripted_engines import laptop_pair
 
 PROMPT = "what does the heron wait for? " * 7
 

@@ -61,12 +61,6 @@ def test_float16_is_close_and_within_the_support(probs: Array) -> None:
     assert (probs[sent == 0] <= probs.max() * 2.0**-14).all()
 
 
-def test_float32_carries_the_distribution_itself() -> None:
-    probs = probs_from_logits(np.arange(9, dtype=np.float32), SamplingParams())
-    assert wire_probs(probs, "float32").tobytes() == probs.tobytes()
-    assert np.frombuffer(probs_to_bytes(probs, "float32"), "<f4").tolist() == probs.tolist()
-
-
 def test_a_flat_distribution_over_a_large_vocabulary_survives_float16() -> None:
     probs = np.full(200_000, 5e-6, dtype=np.float32)
     assert (wire_probs(probs, "float16") > 0).all()
@@ -101,10 +95,6 @@ def test_torn_bytes_are_rejected() -> None:
         probs_from_bytes(b"\0" * 7, 2, "float32", "probs")
 
 
-def test_decoded_distributions_may_be_written_to() -> None:
-    probs_from_bytes(encoded([1.0, 0.0], "float32"), 2, "float32", "probs")[0] = 0
-
-
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_hidden_states_arrive_as_they_left(precision: Precision) -> None:
     states = np.array([[0.5, -1.25, 3.0], [2.0**-12, 1000.0, -0.0]], dtype=np.float32)
@@ -136,8 +126,7 @@ def test_numbers_that_half_precision_cannot_hold_become_its_largest() -> None:
 def test_what_are_no_hidden_states_of_that_size(
     raw: bytes, hidden_size: int, precision: Precision
 ) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=r"^states: "):
         hidden_from_bytes(raw, hidden_size, precision, "states")
-    assert refused.value.field == "states"
     assert hidden_from_bytes(b"\0" * 8, 2, "float32", "states").shape == (1, 2)
     assert hidden_from_bytes(b"\0" * 8, 2, "float16", "states").shape == (2, 2)

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 
 from tandem.core.default_sampling import (
-    CHAT_TEMPERATURE,
-    NAMES,
-    NEUTRAL,
     NO_DEFAULTS,
     DefaultSampling,
 )
@@ -41,34 +38,3 @@ def test_what_no_request_could_have_is_left_out(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("top_k", "taken"), [(0, 0), (-1, 0), (50, 50), (1000, VOCABULARY)])
 def test_a_cut_fits_the_vocabulary(top_k: int, taken: int) -> None:
     assert DefaultSampling.from_config({"top_k": top_k}, VOCABULARY).named == {"top_k": taken}
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "taken"),
-    [
-        ("temperature", 0, True),
-        ("temperature", -0.01, False),
-        ("temperature", float("inf"), False),
-        ("top_p", 1, True),
-        ("top_p", 0.01, True),
-        ("top_p", 1.01, False),
-        ("repetition_penalty", 0.01, True),
-        ("repetition_penalty", 10, True),
-        ("repetition_penalty", 10.01, False),
-        ("top_k", True, False),
-    ],
-)
-def test_the_last_that_is_taken_and_the_first_that_is_not(
-    name: str, number: float, taken: bool
-) -> None:
-    found = DefaultSampling.from_config({name: number}, VOCABULARY).named
-    assert found == ({name: number} if taken else {})
-    assert all(isinstance(value, float) for key, value in found.items() if key != "top_k")
-
-
-def test_what_changes_nothing_and_what_people_talk_at() -> None:
-    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
-    assert neutral == NEUTRAL
-    assert tuple(neutral) == ("temperature", "top_p", "top_k", "repetition_penalty")
-    assert {*NAMES} == {*neutral}
-    assert CHAT_TEMPERATURE == 0.7

@@ -8,9 +8,6 @@ from tandem.core.blocks import block_maxima, largest
 from tandem.core.distribution import (
     KnownDistribution,
     LogitsDistribution,
-    LogWeights,
-    distribution_of,
-    known_probs,
 )
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import gumbel
@@ -85,12 +82,10 @@ def test_logits_that_are_no_numbers_are_refused(
     logits[2] = value
     sampling = SamplingParams(temperature)
     for bad in (logits, np.full(size, -np.inf, dtype=np.float32)):
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=r"^logits: "):
             LogitsDistribution(bad, sampling).coupled_token(1, 2)
-        assert caught.value.field == "logits"
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^top_k: "):
         LogitsDistribution(np.zeros(4), SamplingParams(top_k=5)).coupled_token(1, 2)
-    assert caught.value.field == "top_k"
 
 
 @pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 65_536, 65_537, 140_000])
@@ -106,25 +101,3 @@ def test_block_maxima_and_the_largest_values(size: int) -> None:
         if count < size:
             keep_largest(kept, count, np.nan)
         assert (largest(values, maxima, count) == np.flatnonzero(~np.isnan(kept))).all()
-
-
-def test_one_token_is_kept_where_one_is_asked_for() -> None:
-    logits = np.array([1.0, 1.1, 0.9] * 1000, dtype=np.float32)
-    alone = LogitsDistribution(logits, SamplingParams(top_k=1))
-    assert {alone.coupled_token(3, position) for position in range(20)} == {1}
-    assert [token for token, _ in alone.coupled_candidates(3, 0, 4)] == [1]
-
-
-def test_the_heaviest_logit_has_weight_one() -> None:
-    weights = LogWeights(2.0, 0.5)(np.array([2.0, 1.0, -np.inf], dtype=np.float32))
-    assert weights.dtype == np.float64
-    assert weights.tolist() == [0.0, -2.0, -np.inf]
-
-
-def test_distributions_and_probabilities_are_told_apart() -> None:
-    probs = np.array([0.25, 0.75], dtype=np.float32)
-    lazy = LogitsDistribution(np.log(probs), SamplingParams())
-    assert distribution_of(lazy) is lazy
-    assert distribution_of(probs).probs is probs
-    assert known_probs(probs) is probs
-    assert known_probs(lazy) is lazy.probs

@@ -3,43 +3,11 @@
 import errno
 import os
 
-import pytest
-
 from tandem.core.errors import (
-    InvalidArgument,
-    ProtocolError,
-    TandemError,
-    Unavailable,
-    check_count,
     listen_words,
     os_words,
     unknown_name,
 )
-
-
-def test_invalid_argument_names_its_field() -> None:
-    error = InvalidArgument("top_p", "2.0 is not in (0, 1]")
-    assert isinstance(error, TandemError)
-    assert str(error) == "top_p: 2.0 is not in (0, 1]"
-    assert (error.field, error.why) == ("top_p", "2.0 is not in (0, 1]")
-
-
-def test_protocol_error_names_state_and_message() -> None:
-    error = ProtocolError("closed", "draft")
-    assert isinstance(error, TandemError)
-    assert str(error) == "draft in state closed"
-    assert str(ProtocolError("open", "verdict", "base 3 > 2")).endswith(": base 3 > 2")
-    assert (error.state, error.message) == ("closed", "draft")
-
-
-def test_as_many_as_are_taken_are_no_error() -> None:
-    check_count(3, 3, "draft")
-    with pytest.raises(InvalidArgument, match="draft: has 4 entries; the maximum is 3"):
-        check_count(4, 3, "draft")
-
-
-def test_what_is_not_said_to_be_stuck_was_not() -> None:
-    assert Unavailable("stopping").silent_s == 0
 
 
 def test_an_unknown_name_is_answered_with_the_most_similar_and_all_that_are_known() -> None:
@@ -73,8 +41,3 @@ def test_why_an_address_cannot_be_listened_on() -> None:
         (OSError("broken"), "broken"),
     ):
         assert listen_words(error, "h", 80) == f"h:80 cannot be listened on: {why}"
-
-
-def test_an_engine_that_was_stuck_says_for_how_long() -> None:
-    assert Unavailable("the engine is stuck", silent_s=3.5).silent_s == 3.5
-    assert str(Unavailable("the engine is stuck", 3.5)) == "the engine is stuck"

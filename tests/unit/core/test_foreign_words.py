@@ -50,24 +50,12 @@ def test_a_quotation_says_whose_it_is_and_cannot_be_ended() -> None:
     assert in_quotes("\n") == ""
 
 
-def test_a_space_behind_what_is_not_printable_does_not_begin_the_line() -> None:
-    assert cleaned("\x1a no room") == "no room"
-
-
 @given(st.text(max_size=600))
 def test_whatever_is_said_is_one_short_printable_line(words: str) -> None:
     shown = cleaned(words)
     assert shown.isprintable()
     assert len(shown) <= MOST_CHARACTERS
     assert cleaned(shown) == shown
-
-
-def test_200_characters_are_shown_of_the_first_8192() -> None:
-    assert len(cleaned("a" * 300)) == 200
-    assert cleaned("a" * 200) == "a" * 200
-    assert cleaned("\0" * 8191 + "a") == "a"
-    assert cleaned("\0" * 8192 + "a") == "", "whatever was sent, no more is looked at"
-    assert len(cleaned("\0" * 10 + "a" * 9000, 9000)) == 8182
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tandem.core import gumbel as gumbel_module
 from tandem.core.errors import InvalidArgument
-from tandem.core.gumbel import CoupledNoise, coupled_candidates, coupled_token, gumbel
+from tandem.core.gumbel import coupled_candidates, coupled_token, gumbel
 from tandem.core.hashing import GOLDEN, Purpose, hash_ids, hash_words, mix, unit
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tests.chi_squared import assert_fits
@@ -97,12 +97,6 @@ def test_hardly_any_noise_is_drawn(
     assert sum(drawn) < 30 * (3072 + most)
 
 
-def test_a_token_waits_as_the_docstring_says() -> None:
-    for token_id in (0, 1, 70_000):
-        word = mix(hash_words(5, 3, Purpose.GUMBEL) + (token_id + 1) * GOLDEN)
-        assert CoupledNoise(5, 3).wait_of(token_id) == pytest.approx(-np.log(unit(word)))
-
-
 def test_fewer_tokens_than_asked_for_are_all_of_them() -> None:
     """In a vocabulary that is searched; also where all of them are in one block."""
     for step in (1000, 1024):
@@ -152,13 +146,6 @@ def test_noise_is_pinned() -> None:
     )
 
 
-def test_noise_differs_between_seeds_and_positions() -> None:
-    ids = np.arange(2000)
-    base = gumbel(1, 1, ids)
-    for other in (gumbel(2, 1, ids), gumbel(1, 2, ids), gumbel(1, 1, ids + 1)):
-        assert abs(np.corrcoef(base, other)[0, 1]) < 0.1
-
-
 def test_noise_has_the_gumbel_distribution() -> None:
     noise = gumbel(8, 0, np.arange(50_000))
     uniform = np.exp(-np.exp(-noise))
@@ -200,12 +187,6 @@ def test_acceptance_is_at_least_what_the_coupling_promises(seed: int) -> None:
     assert agreed / samples <= 1 - distance + 4 * deviation  # no coupling agrees more often
 
 
-def test_greedy_distributions_ignore_the_noise() -> None:
-    logits = np.random.default_rng(1).normal(size=100).astype(np.float32)
-    probs = probs_from_logits(logits, SamplingParams(temperature=0))
-    assert {coupled_token(probs, seed, 3) for seed in range(50)} == {int(logits.argmax())}
-
-
 def test_a_truncated_distribution_sees_the_same_noise() -> None:
     logits = np.random.default_rng(2).normal(scale=2, size=500).astype(np.float32)
     whole = probs_from_logits(logits, SamplingParams())
@@ -218,6 +199,5 @@ def test_a_truncated_distribution_sees_the_same_noise() -> None:
 
 @pytest.mark.parametrize("probs", [[], [0.0, 0.0], [float("nan"), 0.0]])
 def test_a_distribution_without_support_is_rejected(probs: list[float]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^probs: "):
         coupled_token(np.array(probs), 0, 0)
-    assert caught.value.field == "probs"

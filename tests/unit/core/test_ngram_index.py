@@ -97,27 +97,12 @@ def test_no_match_reaches_from_one_text_into_another() -> None:
     assert index.find((2, 3, 4)) == (0, []), "the end of a text is no token"
 
 
-def test_texts_shorter_than_a_match_are_found_nowhere() -> None:
-    index = index_of(*(range(length) for length in range(3)))
-    assert index.find((0, 1, 2)) == (0, [])
-    assert index.find((1, 2)) == (0, [])
-
-
 def test_equal_hashes_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were all contexts' hashes the same, what is found would still be compared."""
     monkeypatch.setattr(_Chain, "_head_of", lambda self, tokens, end, size: 0)
     index = index_of((1, 2, 3, 4, 5))
     assert index.find((1, 2, 3)) == (3, [3])
     assert index.find((9, 9, 9)) == (0, [])
-
-
-def test_places_of_each_length_are_found() -> None:
-    index = NgramIndex((1, 2, 8))
-    index.extend((1, 2, 9, 2, 7))
-    assert index.places((2,)) == {2, 4}
-    assert index.places((1, 2)) == {2, 4}
-    assert index.find((1, 2)) == (2, [2])
-    assert index.find((5, 2)) == (1, [4, 2])
 
 
 class Counted(array):  # type: ignore[type-arg]
@@ -139,27 +124,6 @@ def test_a_lookup_costs_no_more_in_a_longer_text(length: int) -> None:
         Counted.reads = 0
         index.find(tail)
         assert Counted.reads <= 2 * MOST_STEPS * (LONGEST_MATCH + 1)
-
-
-def test_an_appended_token_links_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the few times that the table grows: the whole is linked anew at twice the length."""
-    linked = list[int]()
-    link_all = _Chain._link_all
-
-    def counted(chain: _Chain, tokens: array[int], size: int) -> None:
-        linked.append(len(tokens))
-        link_all(chain, tokens, size)
-
-    monkeypatch.setattr(_Chain, "_link_all", counted)
-    index = NgramIndex()
-    for token_id in words(20_000):
-        index.extend((token_id,))
-    assert sum(linked) < 2 * 2 * 20_000, "of two chains"
-
-
-def test_a_token_takes_few_bytes() -> None:
-    index = index_of(*(words(400, seed) for seed in range(200)))
-    assert index.size_bytes / len(index) <= 28
 
 
 def test_others_look_up_while_one_appends() -> None:

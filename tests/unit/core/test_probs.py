@@ -8,9 +8,7 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import (
-    MAX_VOCABULARY_SIZE,
     SamplingParams,
-    Truncation,
     batch_probs_from_logits,
     check_probs,
     confidence,
@@ -92,27 +90,6 @@ def test_ties_go_to_lower_ids(sampling: SamplingParams, support: list[int]) -> N
     np.testing.assert_allclose(probs, expected, rtol=1e-7, atol=0)
 
 
-def test_a_tie_at_the_border_goes_to_the_lower_id() -> None:
-    probs = probs_from_logits(
-        np.array([0.0, 1.0, 0.0, 2.0, 0.0], np.float32), SamplingParams(top_k=3)
-    )
-    assert np.flatnonzero(probs).tolist() == [0, 1, 3]
-
-
-def test_logits_stay_untouched() -> None:
-    logits = np.arange(5, dtype=np.float32)
-    for sampling in (SamplingParams(), SamplingParams(0), SamplingParams(0.5, 2, 0.5)):
-        probs_from_logits(logits, sampling)
-    assert logits.tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
-def test_any_number_type_gives_a_float32_distribution(dtype: type) -> None:
-    probs = probs_from_logits(np.array([1, 0], dtype=dtype), SamplingParams())
-    assert probs.dtype == np.float32
-    assert probs[0] == pytest.approx(1 / (1 + exp(-1)))
-
-
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-30, 1e30, 1e300])
 def test_extreme_temperatures_give_their_limits(temperature: float) -> None:
     logits = np.array([1.0, 3.0, -inf, 3.0], dtype=np.float32)
@@ -140,9 +117,8 @@ def test_bad_sampling_is_rejected_by_name(field: str, sampling: SamplingParams) 
         lambda: sampling.validate(4),
         lambda: probs_from_logits(np.zeros(4, np.float32), sampling),
     ):
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=rf"^{field}: "):
             attempt()
-        assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -164,9 +140,8 @@ def test_bad_sampling_is_rejected_by_name(field: str, sampling: SamplingParams) 
 def test_logits_without_a_distribution_are_rejected(
     logits: list[float], sampling: SamplingParams
 ) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^logits: "):
         probs_from_logits(np.array(logits), sampling)
-    assert caught.value.field == "logits"
 
 
 def test_distributions_of_many_rows_are_the_distributions_of_each_row() -> None:
@@ -178,11 +153,6 @@ def test_distributions_of_many_rows_are_the_distributions_of_each_row() -> None:
         np.testing.assert_array_equal(distributions, np.array(rows))
         assert distributions.dtype == np.float32
     assert batch_probs_from_logits(logits[:0], SamplingParams()).shape == (0, 300)
-
-
-def test_distributions_need_two_dimensions() -> None:
-    with pytest.raises(InvalidArgument, match="logits"):
-        batch_probs_from_logits(np.zeros(4), SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -223,9 +193,8 @@ def test_truncating_the_draft_costs_at_most_its_mass_of_acceptance(
     ],
 )
 def test_check_distribution_rejects_what_is_no_distribution(probs: list[float]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^draft_probs: "):
         check_probs(np.array(probs), 3, "draft_probs")
-    assert caught.value.field == "draft_probs"
 
 
 def test_check_distribution_tolerates_rounding() -> None:
@@ -297,11 +266,6 @@ def test_typical_tokens_are_those_of_the_definition(seed: int) -> None:
         assert np.flatnonzero(found).tolist() == sorted(expected)
 
 
-def test_messages_are_bounded_by_the_largest_vocabulary() -> None:
-    """A smaller bound would refuse models in use; a larger one, let a frame take what it likes."""
-    assert MAX_VOCABULARY_SIZE == 4_194_304
-
-
 @pytest.mark.parametrize("logits", [[1.0, nan], [inf, 1.0]])
 def test_logits_without_a_mass_are_rejected(logits: list[float]) -> None:
     with pytest.raises(InvalidArgument, match="logits"):
@@ -316,50 +280,3 @@ def test_confidence_is_the_largest_probability_at_the_temperature_that_calibrate
     assert confidence(logits, 2.0) == pytest.approx(2**0.5 / (2**0.5 + 2))
     assert (logits == before).all()
     assert np.isnan(confidence(np.full(3, -inf, np.float32)))
-
-
-def test_a_distribution_sums_to_one_within_a_thousandth() -> None:
-    for total in (0.9991, 1.0, 1.0009):
-        check_probs(np.array([total - 0.5, 0.5]), 2, "probs")
-    for total in (0.9989, 1.0011):
-        with pytest.raises(InvalidArgument, match="probs: sums to"):
-            check_probs(np.array([total - 0.5, 0.5]), 2, "probs")
-
-
-def test_what_a_request_says_by_saying_nothing_cuts_nothing() -> None:
-    plain = SamplingParams()
-    assert (plain.temperature, plain.top_k, plain.top_p) == (1.0, 0, 1.0)
-    assert (plain.min_p, plain.typical_p) == (0.0, 1.0)
-    assert not plain.greedy
-    assert SamplingParams(0.0).greedy
-    assert not Truncation().cuts
-    assert Truncation(top_k=1).cuts
-    assert Truncation(top_p=0.99).cuts
-
-
-@pytest.mark.parametrize(
-    ("field", "sampling"),
-    [
-        ("", SamplingParams(0.0)),
-        ("temperature", SamplingParams(-0.01)),
-        ("temperature", SamplingParams(inf)),
-        ("", SamplingParams(top_k=5)),
-        ("top_k", SamplingParams(top_k=6)),
-        ("top_k", SamplingParams(top_k=-1)),
-        ("", SamplingParams(top_p=0.01)),
-        ("top_p", SamplingParams(top_p=1.01)),
-        ("", SamplingParams(min_p=1.0)),
-        ("min_p", SamplingParams(min_p=1.01)),
-        ("", SamplingParams(typical_p=0.01)),
-        ("typical_p", SamplingParams(typical_p=1.01)),
-    ],
-)
-def test_the_last_setting_that_is_taken_and_the_first_that_is_not(
-    field: str, sampling: SamplingParams
-) -> None:
-    if not field:
-        sampling.validate(5)
-        return
-    with pytest.raises(InvalidArgument) as refused:
-        sampling.validate(5)
-    assert refused.value.field == field

@@ -1,6 +1,6 @@
 """Logits processors against their definitions, written plainly."""
 
-from math import inf, log, nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -70,13 +70,6 @@ def test_what_ends_a_text_may_not_come_before_its_minimum() -> None:
         Processors(min_tokens=1, grammar=Grammar(GrammarKind.REGEX, "a")).validate(6)
 
 
-def test_the_models_logits_stay_as_they_are() -> None:
-    before = LOGITS.copy()
-    processed((1,), repetition_penalty=2.0, logit_bias=((0, 1.0),), banned_token_ids=(2,))
-    assert (before == LOGITS).all()
-    assert logits_processor(NO_PROCESSORS, PROMPT) is None
-
-
 def test_where_nothing_is_left_the_target_is_an_error_and_a_draft_is_as_it_was() -> None:
     logits = np.array([-inf, 1.0, 2.0], dtype=np.float32)
     only = Processors(allowed_token_ids=(0,))
@@ -114,20 +107,8 @@ def test_rows_of_a_pass_follow_the_answer_wherever_the_pass_begins(length: int) 
     ],
 )
 def test_what_is_out_of_range_is_named(field: str, asked: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         Processors(**asked).validate(6)
-    assert refused.value.field == field
-
-
-def test_the_widest_values_are_taken() -> None:
-    Processors(
-        logit_bias=((0, -100.0), (5, 100.0)),
-        presence_penalty=-2.0,
-        frequency_penalty=2.0,
-        repetition_penalty=10.0,
-        banned_token_ids=(0, 1),
-        allowed_token_ids=(5, 0),
-    ).validate(6)
 
 
 def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
@@ -138,19 +119,6 @@ def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
     assert probs_from_logits(logits, SamplingParams(min_p=1.0)).tolist() == [1, 0, 0, 0]
     after_top_p = probs_from_logits(logits, SamplingParams(top_p=0.8, min_p=0.3))
     assert after_top_p == pytest.approx([2 / 3, 1 / 3, 0, 0])
-
-
-def test_typical_p_keeps_the_tokens_whose_surprise_is_nearest_to_the_entropy() -> None:
-    probs = [0.6, 0.2, 0.1, 0.1]
-    logits = np.log(np.array(probs, dtype=np.float32))
-    entropy = -sum(each * log(each) for each in probs)
-    distances = [abs(-log(each) - entropy) for each in probs]
-    assert sorted(range(4), key=lambda token: distances[token]) == [1, 0, 2, 3]
-    assert probs_from_logits(logits, SamplingParams(typical_p=0.2)).tolist() == [0, 1, 0, 0]
-    two = probs_from_logits(logits, SamplingParams(typical_p=0.5))
-    assert two == pytest.approx([0.75, 0.25, 0, 0])
-    tied = probs_from_logits(logits, SamplingParams(typical_p=0.85))
-    assert tied == pytest.approx(np.array([6, 2, 1, 0]) / 9)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +133,8 @@ def test_typical_p_keeps_the_tokens_whose_surprise_is_nearest_to_the_entropy() -
     ],
 )
 def test_cuts_out_of_range_are_named(field: str, sampling: SamplingParams) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         sampling.validate(6)
-    assert refused.value.field == field
 
 
 def test_a_mask_keeps_what_is_allowed_bit_for_bit() -> None:
@@ -284,13 +251,6 @@ def test_dead_ends_are_seen_whatever_forbids() -> None:
     assert draft.prompt_length == 2
 
 
-def test_without_a_prompt_or_an_answer_there_is_nothing_to_repeat() -> None:
-    asked = Processors(repetition_penalty=2.0, presence_penalty=1.0)
-    processor = LogitsProcessor(asked, ())
-    assert processor.processed(LOGITS, ()).tolist() == LOGITS.tolist()
-    assert processor.processed(LOGITS, (2,)).tolist() == [1.0, -2.0, -0.75, 3.0, -1.0, 0.0]
-
-
 def test_biases_are_added_in_single_precision() -> None:
     """Both ends compute with the wire's numbers: 0.1 is 13421773 / 2^27 there."""
     tiny = np.array([0.3, 1e-9, -0.1, 7.7], dtype=np.float32)
@@ -305,78 +265,6 @@ def test_a_grammar_has_65536_characters_at_most_and_must_be_let_end() -> None:
     for grammar, ignore_eos in (("a" * 65_537, False), ("a", True)):
         with pytest.raises(InvalidArgument, match="grammar"):
             Processors(grammar=Grammar(GrammarKind.REGEX, grammar)).validate(6, ignore_eos)
-
-
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [
-        ({"logit_bias": tuple((token, 0.0) for token in range(1024))}, ""),
-        ({"logit_bias": tuple((token, 0.0) for token in range(1025))}, "logit_bias"),
-        ({"logit_bias": ((1, 100.01),)}, "logit_bias"),
-        ({"logit_bias": ((1, -100.01),)}, "logit_bias"),
-        ({"logit_bias": ((1, inf),)}, "logit_bias"),
-        ({"presence_penalty": 2.0}, ""),
-        ({"presence_penalty": 2.01}, "presence_penalty"),
-        ({"presence_penalty": -2.01}, "presence_penalty"),
-        ({"frequency_penalty": -2.0}, ""),
-        ({"frequency_penalty": 2.01}, "frequency_penalty"),
-        ({"repetition_penalty": 0.01}, ""),
-        ({"repetition_penalty": 10.01}, "repetition_penalty"),
-        ({"repetition_penalty": -0.01}, "repetition_penalty"),
-        ({"repetition_penalty": nan}, "repetition_penalty"),
-        ({"banned_token_ids": (0,) * 2**16}, ""),
-        ({"banned_token_ids": (0,) * (2**16 + 1)}, "banned_token_ids"),
-        ({"end_token_ids": (0,) * 2**16}, ""),
-        ({"end_token_ids": (0,) * (2**16 + 1)}, "end_token_ids"),
-        ({"end_token_ids": (2048,)}, "end_token_ids"),
-        ({"allowed_token_ids": (2047,)}, ""),
-        ({"allowed_token_ids": (2048,)}, "allowed_token_ids"),
-        ({"banned_token_ids": tuple(range(2047))}, ""),
-        ({"min_tokens": 2**32 - 1}, ""),
-        ({"min_tokens": 2**32}, "min_tokens"),
-        ({"min_tokens": -1}, "min_tokens"),
-    ],
-)
-def test_the_last_that_is_taken_and_the_first_that_is_not(
-    asked: dict[str, Any], field: str
-) -> None:
-    """Of a vocabulary of 2,048."""
-    if not field:
-        Processors(**asked).validate(2048)
-        return
-    with pytest.raises(InvalidArgument) as refused:
-        Processors(**asked).validate(2048)
-    assert refused.value.field == field
-
-
-def test_a_penalty_of_zero_or_one_and_no_bias_are_no_processors() -> None:
-    assert not Processors().active
-    assert not Processors(presence_penalty=0.0, repetition_penalty=1.0).active
-    for asked in (
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": 0.5},
-        {"repetition_penalty": 1.5},
-        {"min_tokens": 1},
-        {"end_token_ids": (3,)},
-    ):
-        changes: dict[str, Any] = asked
-        assert Processors(**changes).active
-
-
-@pytest.mark.parametrize(
-    ("length", "field"), [(0, "min_tokens"), (1, "min_tokens"), (2, "banned_token_ids")]
-)
-def test_a_minimum_is_to_blame_until_it_is_reached(length: int, field: str) -> None:
-    asked = Processors(min_tokens=2, banned_token_ids=(1,))
-    assert no_token_left(asked, length).field == field
-
-
-def test_what_a_mask_lets_follow_the_rows_of_a_pass() -> None:
-    rows = RowsAfter(LogitsProcessor(NO_PROCESSORS, PROMPT, Mask()), (), skipped=2)
-    assert rows.allows(1, (3, 4)), "the prompt's own tokens do not count"
-    assert not rows.allows(2, (3, 4))
-    assert rows.allows(2, (3, 4, 1))
-    assert RowsAfter(LogitsProcessor(NO_PROCESSORS, PROMPT), ()).allows(2, (3, 4))
 
 
 class Ended(Mask):

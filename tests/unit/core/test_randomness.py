@@ -119,9 +119,8 @@ def test_pick_survives_an_aim_rounded_to_the_ends(
     "weights", [[], [0.0, 0.0], [nan, 1.0], [1.0, nan], [np.inf, 1.0], [2.0, -1.0]]
 )
 def test_pick_rejects_what_is_no_measure(weights: list[float]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^weights: "):
         SeededRandom(0).categorical(np.array(weights), 0, Purpose.DRAFT)
-    assert caught.value.field == "weights"
 
 
 @pytest.mark.parametrize(("numerator", "denominator"), [(1, 4), (0.3, 0.4), (2, 3)])
@@ -194,16 +193,6 @@ def test_exact_chance_notices_a_number_used_twice() -> None:
     rng.bernoulli(1, 2, 0, Purpose.COIN)
     with pytest.raises(AssertionError, match="used twice"):
         rng.bernoulli(1, 2, 0, Purpose.COIN)
-
-
-def test_a_bernoulli_decision_is_by_its_own_number_which_is_below_the_ratio() -> None:
-    rng = SeededRandom(11)
-    number = rng.uniform(5, Purpose.ACCEPT, 3)
-    assert rng.bernoulli(np.nextafter(number, 1), 1.0, 5, Purpose.ACCEPT, 3)
-    assert not rng.bernoulli(number, 1.0, 5, Purpose.ACCEPT, 3)
-    first = rng.uniform(5, Purpose.ACCEPT)
-    assert rng.bernoulli(np.nextafter(first, 1), 1.0, 5, Purpose.ACCEPT)
-    assert not rng.bernoulli(first, 1.0, 5, Purpose.ACCEPT)
 
 
 def test_coupled_picks_are_those_of_the_noise() -> None:

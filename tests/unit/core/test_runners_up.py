@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tandem.core.distribution import KnownDistribution, gumbel_runners_up, likely_runners_up
+from tandem.core.distribution import gumbel_runners_up, likely_runners_up
 from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, confidence
 
@@ -32,14 +32,6 @@ def test_the_likeliest_others_by_their_share_of_the_token_s_own(
     assert [share for _, share in found] == pytest.approx([share for _, share in expected])
 
 
-def test_the_likeliest_comes_first_wherever_it_stands() -> None:
-    rising = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
-    assert [other for other, _ in likely_runners_up(rising, 3, 3)] == [2, 1, 0]
-    assert [other for other, _ in likely_runners_up(rising, 3, 2)] == [2, 1]
-    assert [other for other, _ in likely_runners_up(rising, 0, 2)] == [3, 2]
-    assert likely_runners_up(rising, 0, 0) == ()
-
-
 def test_under_gumbel_coupling_the_next_best_scores() -> None:
     scores = {
         token: float(np.log(PROBS[token]) + gumbel(7, 11, np.array([token]))[0])
@@ -59,13 +51,3 @@ def test_confidence_is_the_largest_probability(shift: float) -> None:
     logits = np.log(np.array([0.15, 0.75, 0.1], dtype=np.float64)) + shift
     assert confidence(logits) == pytest.approx(0.75, rel=1e-3)
     assert np.isnan(confidence(np.full(3, -np.inf, dtype=np.float32)))
-
-
-def test_a_token_that_is_not_the_best_has_runners_up_as_likely_as_itself() -> None:
-    """Whether it is among the best, or so far behind that it was not looked for."""
-    best, second, third = (
-        token for token, _ in KnownDistribution(PROBS).coupled_candidates(7, 11, 3)
-    )
-    assert gumbel_runners_up(PROBS, second, 7, 11, 1) == ((best, 1.0),)
-    assert gumbel_runners_up(PROBS, third, 7, 11, 1) == ((best, 1.0),)
-    assert gumbel_runners_up(PROBS, 1, 7, 11, 2) == ((best, 1.0), (second, 1.0))

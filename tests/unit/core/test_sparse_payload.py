@@ -115,22 +115,11 @@ def test_more_tail_draws_make_the_extra_trip_rarer() -> None:
     assert trips[0] > trips[3] > 0
 
 
-def test_no_tail_token_is_rejected_when_the_draft_distribution_lies_in_the_head() -> None:
-    target, draft = fractions([5, 3, 1, 1]), fractions([1, 3, 0, 0])
-    assert trip_probability(target, draft, 2, 1) == 0
-
-
 def test_a_truncated_target_distribution_has_no_tail() -> None:
     target, draft = fractions([3, 0, 1, 0]), fractions([1, 1, 1, 1])
     answer = make_sparse_payload(target, 2, 2, SeededRandom(0), 0)
     assert (answer.ids.tolist(), answer.tail_mass, len(answer.tail_ids)) == ([0, 2], 0, 0)
     assert trip_probability(target, draft, 2, 2) == 0
-
-
-def test_head_ties_go_to_lower_ids_and_ids_ascend() -> None:
-    answer = make_sparse_payload(fractions([1, 2, 1, 1]), 3, 0, SeededRandom(0), 0)
-    assert answer.ids.tolist() == [0, 1, 2]
-    assert answer.tail_mass == Fraction(1, 5)
 
 
 def test_a_distribution_equal_to_the_draft_still_yields_a_token() -> None:
@@ -142,20 +131,11 @@ def test_a_distribution_equal_to_the_draft_still_yields_a_token() -> None:
             assert token in (0, 1, 2)
 
 
-def test_float_answers_of_the_cloud_are_valid() -> None:
-    source = np.random.default_rng(5)
-    for seed in range(50):
-        probs = source.dirichlet(np.full(300, 0.05)).astype(np.float32)
-        for top, tail_draws in [(0, 3), (8, 2), (300, 4)]:
-            make_sparse_payload(probs, top, tail_draws, SeededRandom(seed), 0).validate(300)
-
-
 def test_full_distribution_without_a_tail_is_rejected() -> None:
     probs = np.array([0.5, 0.5, 0.0, 0.0])
     answer = answer_with(ids=np.array([0, 1]), probs=np.array([0.4, 0.4]), tail_mass=0.2)
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^target_probs: "):
         finish_with_full_distribution(answer, probs, probs, TailExhausted(1), SeededRandom(0), 0)
-    assert caught.value.field == "target_probs"
 
 
 def answer_with(**changes: Any) -> SparsePayload:
@@ -177,6 +157,7 @@ NAN = float("nan")
     [
         ("ids", {"ids": np.array([3, 1])}),
         ("ids", {"ids": np.array([1, 1])}),
+        ("ids", {"ids": np.array([0, 3, 1]), "probs": np.array([0.25, 0.25, 0.25])}),
         ("ids", {"ids": np.array([1, V])}),
         ("ids", {"ids": np.array([-1, 3])}),
         ("probs", {"probs": np.array([0.5])}),
@@ -206,9 +187,8 @@ NAN = float("nan")
     ],
 )
 def test_validate_names_the_field(field: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         answer_with(**changes).validate(V)
-    assert caught.value.field == field
 
 
 def test_validate_accepts_an_honest_answer() -> None:
@@ -248,18 +228,6 @@ def test_a_top_k_payload_has_a_head_and_no_tail() -> None:
     assert len(payload.tail_ids) == len(payload.tail_probs) == 0
 
 
-def test_each_position_finishes_with_random_numbers_of_its_own() -> None:
-    target = np.array([0.4, 0.2, 0.2, 0.2])
-    need = TailExhausted(1)
-    payload = make_sparse_payload(target, 1, 0, SeededRandom(1), 0)
-    for draft in (np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.1, 0.1, 0.2, 0.6])):
-        found = {
-            finish_with_full_distribution(payload, target, draft, need, SeededRandom(1), position)
-            for position in range(60)
-        }
-        assert len(found) > 1
-
-
 def test_every_decision_of_a_recovered_token_has_a_number_of_its_own_in_order() -> None:
     """Head or not, then the tail token: twice; then the edge draws from the tail itself, keeps it
     or not, and starts afresh. Pinned: a seed's text depends on them."""
@@ -277,15 +245,3 @@ def test_every_decision_of_a_recovered_token_has_a_number_of_its_own_in_order() 
     rng = ExactRandom()
     assert draw_from_sparse_payload(payload, draft, rng, 7) == 1
     assert rng.decided == [(7, Purpose.RECOVER, 0), (7, Purpose.RECOVER, 1)]
-
-
-def test_masses_may_be_off_by_what_rounding_makes_of_them_and_no_more() -> None:
-    nothing, none = np.array([], int), np.array([])
-    for mass in (1 + 1e-3, 1.0):
-        SparsePayload(nothing, none, mass, nothing, none).validate(V)
-    with pytest.raises(InvalidArgument, match="tail_mass"):
-        SparsePayload(nothing, none, 1.0011, nothing, none).validate(V)
-    SparsePayload(np.array([2]), np.array([1.0]), 0.0, nothing, none).validate(V)
-    SparsePayload(np.array([2]), np.array([1.0]), 0.001, nothing, none).validate(V)
-    with pytest.raises(InvalidArgument, match="mass with the tail"):
-        SparsePayload(np.array([2]), np.array([1.0]), 0.0011, nothing, none).validate(V)

@@ -127,15 +127,8 @@ def test_a_forced_end_is_certain_whatever_the_model_says() -> None:
     ],
 )
 def test_what_cannot_be_is_named(processors: Processors, field: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         processors.validate(VOCABULARY)
-    assert refused.value.field == field
-
-
-def test_without_thinking_a_grammar_is_its_own_mask() -> None:
-    grammar = TwoThenEnd()
-    mask = with_thinking(None, grammar, vocabulary_size=VOCABULARY, eos_token_ids=frozenset())
-    assert mask is grammar
 
 
 def test_masks_that_are_shared_between_answers_cannot_be_changed() -> None:
@@ -161,13 +154,6 @@ def test_an_opening_mark_that_is_begun_is_completed_or_left() -> None:
     assert allowed(mask, BEGIN, 4) == EVERYTHING - {EOS}
     assert mask.forced((1,)) == 2
     assert mask.forced((BEGIN, 4, 3)) is None
-
-
-def test_all_of_a_long_end_is_forced_token_by_token() -> None:
-    mask = ThinkingMask(Thinking((END, AFTER, 3), budget=1), VOCABULARY)
-    assert [mask.forced((1, *said)) for said in ((), (END,), (END, AFTER), (END, AFTER, 3))] == [
-        *(END, AFTER, 3, None),
-    ]
 
 
 def test_a_grammar_prepares_nothing_while_the_answer_thinks() -> None:

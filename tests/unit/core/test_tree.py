@@ -50,3 +50,11 @@ def test_children_are_listed_by_expanded_node() -> None:
 @pytest.mark.parametrize(("expansion", "nodes"), [((), 0), ((3,), 3), ((2, 2, 2), 14), ((4, 1), 8)])
 def test_the_nodes_of_an_expansion(expansion: tuple[int, ...], nodes: int) -> None:
     assert expansion_nodes(expansion) == nodes
+
+
+def test_nodes_that_come_after_others_may_have_those_as_parents() -> None:
+    check_parents((2, 3), 2, first=3)
+    for parents, first in (((3, 3), 3), ((2, 4), 3), ((0,), 0), ((-2,), 3)):
+        with pytest.raises(InvalidArgument):
+            check_parents(parents, len(parents), first=first)
+    check_parents((-1, 0, 1), 3)

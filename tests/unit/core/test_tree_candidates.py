@@ -11,15 +11,12 @@ import pytest
 
 from tandem.core.acceptance import (
     accepted_candidate,
-    accepts,
     draw_candidates,
     recover,
-    residual,
-    sample_draft,
 )
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
-from tandem.core.randomness import Purpose, RandomSource, SeededRandom
+from tandem.core.randomness import RandomSource, SeededRandom
 from tests.chi_squared import assert_fits
 from tests.exact import (
     ExactRandom,
@@ -84,12 +81,6 @@ def test_more_candidates_accept_more_and_without_replacement_most() -> None:
     assert gained > 20
 
 
-def test_equal_distributions_accept_the_first_candidate() -> None:
-    probs = fractions([1, 2, 0, 3])
-    for replacement in (True, False):
-        assert accepted_mass(probs, probs, 2, replacement) == 1
-
-
 def test_judging_by_the_whole_draft_distribution_after_a_rejection_is_biased() -> None:
     """Without replacement the second candidate comes from another distribution than the first."""
 
@@ -102,22 +93,6 @@ def test_judging_by_the_whole_draft_distribution_after_a_rejection_is_biased() -
         for target, draft in probs_pairs(seed=13, count=20)
     ]
     assert sum(wrong) > 10
-
-
-def test_one_candidate_is_a_chain_s_draft() -> None:
-    """Bit for bit: the same random numbers, the same comparison, the same residual."""
-    source = np.random.default_rng(4)
-    for seed in range(300):
-        rng = SeededRandom(seed)
-        target, draft = source.dirichlet(np.ones(6), 2).astype(np.float32)
-        token = sample_draft(draft, rng, seed)
-        assert draw_candidates(draft, 1, rng, seed, 0, with_replacement=False) == [token]
-        chosen = choose_candidate(target, [token], draft, rng, seed, with_replacement=False)
-        if accepts(target, token, draft[token], rng, seed):
-            assert chosen == (0, token)
-        else:
-            recovered = rng.categorical(residual(target, draft), seed, Purpose.RECOVER)
-            assert chosen == (None, recovered)
 
 
 def test_candidates_without_replacement_are_distinct_and_end_with_the_support() -> None:
@@ -168,26 +143,3 @@ def test_coupled_candidates_begin_with_the_coupled_token() -> None:
         assert found[1] == coupled_token(without, seed, 7)
     one_hot = np.eye(9, dtype=np.float32)[4]
     assert coupled_candidates(one_hot, 1, 2, 3) == [4]
-
-
-def test_candidates_are_drawn_under_numbers_that_follow_each_other() -> None:
-    rng = ExactRandom((1, 0))
-    assert draw_candidates(fractions([1, 1, 2]), 3, rng, 5, first_draw=4, with_replacement=False)
-    assert rng.decided == [(5, Purpose.DRAFT, draw) for draw in (4, 5, 6)]
-
-
-def test_candidates_are_without_replacement_unless_said() -> None:
-    """Token 0 is refused for certain, which leaves (0, 2, 0, 3)/5 of the target distribution. Token
-    1 was then drawn from (0, 1, 1, 0)/2, or with replacement from the draft distribution again."""
-    target, draft, both = fractions([0, 4, 1, 3]), fractions([2, 1, 1, 0]), (0, 1)
-    of = (target, both, draft)
-    assert outcome_probs(lambda rng: accepted_candidate(*of, rng, 0)) == {
-        1: Fraction(4, 5),
-        None: Fraction(1, 5),
-    }
-    assert outcome_probs(lambda rng: recover(*of, rng, 0)) == {3: 1}
-    assert outcome_probs(lambda rng: accepted_candidate(*of, rng, 0, True)) == {1: 1}
-    assert outcome_probs(lambda rng: recover(*of, rng, 0, True)) == {
-        1: Fraction(1, 5),
-        3: Fraction(4, 5),
-    }

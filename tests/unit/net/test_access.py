@@ -10,9 +10,8 @@ from cryptography.hazmat.primitives import serialization
 from tandem.net.access import client_access, server_access
 from tandem.net.access_keys import hash_key
 from tandem.settings import ServiceSettings, SettingsError
-from tests.services.credentials import EDGE_KEY, Credentials
-from tests.services.health import health_of
-from tests.services.secured_services import ending, secured_services
+from tests.services.scripted_suite import health_of
+from tests.services.secured_services import EDGE_KEY, Credentials, ending, secured_services
 
 HINT = "--insecure (TANDEM_INSECURE=true) does without"
 

@@ -16,7 +16,7 @@ from tandem.core.errors import InvalidArgument, TandemError
 from tandem.net.endpoint import Endpoint
 from tandem.net.invitation import Invitation, fetch_certificate, parse_invitation, sha256_of
 from tandem.net.tls import PINNED_NAME
-from tests.services.credentials import EDGE_KEY, VALID
+from tests.services.secured_services import EDGE_KEY, VALID
 
 HASH = "0f" * 32
 

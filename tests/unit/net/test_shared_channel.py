@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.net import connection as connections
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -64,3 +65,20 @@ async def test_only_a_lost_stream_takes_its_channel_from_new_calls(lost: bool) -
         await asyncio.wait(closing_tasks)
         await connection.release(channel)
         await connection.close()
+
+
+@pytest.mark.parametrize(("kept_for_s", "is_kept"), [(60.0, True), (0.0, False)])
+async def test_who_is_refused_again_and_again_costs_others_no_connection_each_time(
+    kept_for_s: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one takes round trips, for which everybody's next call would wait. After a while it is
+    taken all the same: behind one address there may be replicas with room."""
+    monkeypatch.setattr(connections, "KEPT_FOR_S", kept_for_s)
+    connection = Connection(NOBODY, 2**16, ClientAccess())
+    refused = connection.acquire()
+    connection.refused(refused)
+    others = connection.acquire()
+    assert (others is refused) is is_kept
+    for channel in (refused, others):
+        await connection.release(channel)
+    await connection.close()

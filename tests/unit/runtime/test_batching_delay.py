@@ -20,22 +20,9 @@ def seen(
     return delay
 
 
-def test_nothing_is_waited_for_that_was_not_seen() -> None:
-    delay = BatchingDelay()
-    assert delay.wait_s(ended=4, waiting=0) == 0.0
-    delay.passed(0.4, 4, 4)
-    assert delay.wait_s(ended=4, waiting=0) == 0.0
-
-
 def test_jobs_that_come_back_are_waited_for_twice_as_long_as_they_take() -> None:
     delay = seen([(0.030, 4)], reaction_s=0.003, came=4)
     assert delay.wait_s(ended=4, waiting=4) == pytest.approx(0.006)
-
-
-def test_a_job_by_itself_is_not_held_back() -> None:
-    delay = seen([(0.030, 4)], reaction_s=0.003, came=4)
-    assert delay.wait_s(ended=1, waiting=0) == 0.0
-    assert delay.wait_s(ended=1, waiting=1) > 0.0
 
 
 def test_jobs_that_do_not_come_back_are_not_waited_for() -> None:
@@ -53,22 +40,6 @@ def test_a_wait_is_at_most_what_it_saves() -> None:
     assert delay.wait_s(ended=3, waiting=3) == pytest.approx(0.016)
     slow = seen([(0.030, 4), (0.040, 8)], reaction_s=0.021, came=4)
     assert slow.wait_s(ended=4, waiting=1) == 0.0
-
-
-def test_passes_that_cost_by_the_token_are_not_held_back() -> None:
-    """Two passes over one job each take as long as one over both: nothing is saved."""
-    delay = seen([(0.010, 10), (0.020, 20)], reaction_s=0.001, came=4)
-    assert delay.wait_s(ended=1, waiting=1) == 0.0
-
-
-def test_prompts_do_not_count_as_passes() -> None:
-    delay = seen([(0.030, 4), (0.500, 1000)], reaction_s=0.003, came=4)
-    assert delay.wait_s(ended=4, waiting=4) == pytest.approx(0.006)
-
-
-def test_a_wait_that_brings_nobody_is_none() -> None:
-    delay = seen([(0.030, 4)], reaction_s=20e-6, came=4)
-    assert delay.wait_s(ended=4, waiting=4) == 0.0
 
 
 def test_sessions_that_draft_are_waited_for_where_that_makes_more_steps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -299,15 +300,6 @@ def test_a_chunk_takes_no_longer_than_others_may_wait(
     assert ChunkRows(None, capabilities).rows == CHUNK_ROWS
 
 
-@pytest.mark.parametrize(("row_s", "chunks"), [(0.001, 1), (0.00005, 3), (0.00001, CHUNKS_ALONE)])
-def test_a_fast_engine_feeds_several_chunks_while_others_are_only_open(
-    row_s: float, chunks: int
-) -> None:
-    """As many as others might wait for."""
-    times = PassTimes(0.01, 0.0, longest_rows=101, longest_s=0.01 + 100 * row_s)
-    assert ChunkRows(times, EXACT).in_a_row == chunks
-
-
 @pytest.mark.parametrize("capabilities", [FREE, NEITHER])
 def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
     """An engine that was measured while the machine was busy."""
@@ -322,24 +314,6 @@ def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
     for _ in range(40):
         chunks.passed(1, 0.05)
     assert chunks.rows == 16, "decoding says nothing of prompts"
-
-
-def test_what_every_pass_takes_is_not_taken_for_its_rows() -> None:
-    """Nothing was measured, and the first pass is over a prompt."""
-    chunks = ChunkRows(None, FREE)
-    chunks.passed(16, 0.12)
-    assert chunks.rows == CHUNK_ROWS
-    for _ in range(3):
-        chunks.passed(1, 0.12)
-        chunks.passed(16, 0.12)
-    assert chunks.rows == CHUNK_ROWS
-
-
-def test_chunks_of_an_engine_whose_bits_depend_on_them_stay_as_they_are() -> None:
-    chunks = ChunkRows(None, EXACT)
-    for _ in range(40):
-        chunks.passed(256, 60.0)
-    assert chunks.rows == CHUNK_ROWS
 
 
 async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
@@ -358,11 +332,6 @@ async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
         thread.stop()
     assert [rows for rows in engine.passes if len(rows) > 1] == [*[[2, 8]] * 12, [2, 4]]
     assert np.array_equal(alone, beside)
-
-
-def test_a_tree_is_never_cut(engine: Recorded) -> None:
-    nodes = tuple(range(-1, 299))
-    assert not is_long([ForwardRequest(engine.open(1), (1,) * 300, 300, nodes)])
 
 
 FIRST_S, ROW_S = 0.010, 0.001
@@ -456,3 +425,51 @@ async def test_short_requests_never_wait_for_more_than_a_small_chunk(
     for before, rows in pairwise(engine.passes):
         assert max(before) < KV_BLOCK or len(rows) == 1 or max(rows) < KV_BLOCK, "it waits twice"
     assert clock.now_s < 2 * 16 * pass_s(960), "prompts go on all the time"
+
+
+async def test_who_opens_a_session_waits_for_one_chunk_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Callers come at random moments, each with a session to open and then a job for it. The chunk
+    that ran when they came is the only one that they wait for: the next one waits for what the loop
+    does with their sessions."""
+    clock, source = Clock(), random.Random(1)
+    monkeypatch.setattr(engine_thread, "time", clock)
+    engine = Timed(clock)
+    times = PassTimes(FIRST_S, 0.0, longest_rows=101, longest_s=pass_s(101))
+    thread = EngineThread(engine, "test-engine", pass_times=times)
+    loop = asyncio.get_running_loop()
+    moments_s = deque(accumulate(source.uniform(0.05, 0.25) for _ in range(80)))
+    callers = list[asyncio.Task[float]]()
+
+    async def ask(came_s: float) -> float:
+        async with thread.session(8, payer=Tenant("honest")) as session:
+            job = Short(session, clock, came_s)
+            await thread.submit(job).future
+        return job.took_s
+
+    def come(handled: threading.Event) -> None:
+        while moments_s and moments_s[0] <= clock.now_s:
+            callers.append(loop.create_task(ask(moments_s.popleft())))
+        loop.call_soon(handled.set)
+
+    def passed() -> None:
+        handled = threading.Event()
+        loop.call_soon_threadsafe(come, handled)
+        handled.wait(60)
+
+    async with AsyncExitStack() as stack:
+        stack.callback(thread.stop)
+        await stack.enter_async_context(thread.session(8))  # others are about
+        prompts = [
+            await stack.enter_async_context(thread.session(960, payer=Tenant("greedy")))
+            for _ in range(16)
+        ]
+        engine.passed = passed
+        fed_prompts = [thread.submit(Feed(session, (1,) * 960)) for session in prompts]
+        for handle in fed_prompts:
+            await handle.future
+        engine.passed = lambda: None
+        took_s = await asyncio.gather(*callers)
+    assert len(took_s) > 40
+    assert max(took_s) <= pass_s(KV_BLOCK) + 2 * pass_s(8)

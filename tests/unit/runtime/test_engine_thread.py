@@ -162,27 +162,6 @@ async def test_what_follows_from_a_pass_joins_the_next_one(
     assert watched.batches == [1, 2, 2, 1]
 
 
-async def test_jobs_that_missed_a_pass_share_the_ones_after_it(
-    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every job of the first pass ends with it: the next pass waits for the one that follows."""
-    monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
-
-    async def one_after_another(session: Session) -> None:
-        for _ in range(3):
-            await thread.submit(Steps(session)).future
-
-    async with thread.session(8) as early, thread.session(8) as late:
-        watched.gate.clear()
-        first = asyncio.create_task(one_after_another(early))
-        await watched.pass_begun()
-        second = asyncio.create_task(one_after_another(late))
-        await asyncio.sleep(0)  # it hands its job over
-        watched.gate.set()
-        await asyncio.gather(first, second)
-    assert watched.batches == [1, 2, 2, 1]
-
-
 async def test_the_pass_of_a_job_alone_begins_before_its_loop_goes_on(
     watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,25 +174,6 @@ async def test_the_pass_of_a_job_alone_begins_before_its_loop_goes_on(
             assert thread._begun.is_set()
             await handle.future
         thread.let_begin()  # nothing was submitted: nothing is waited for
-
-
-async def test_a_loop_waits_for_no_pass_that_waits_itself(
-    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For jobs of others, or for the end of the pass under way."""
-    monkeypatch.setattr(engine_thread, "BEGIN_S", 10 * DEADLINE_S)
-    async with thread.session(8) as one, thread.session(8) as other:
-        await thread.submit(Steps(one)).future
-        async with held(watched, thread):
-            handles = [thread.submit(Steps(session)) for session in (one, other)]
-            thread.let_begin()
-        for handle in handles:
-            await handle.future
-        monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
-        assert watched.batches[-1] == 2
-        first = thread.submit(Steps(one))
-        thread.let_begin()
-        await first.future
 
 
 async def test_low_priority_jobs_take_their_rows_after_the_others(
@@ -327,19 +287,6 @@ async def test_a_callback_that_fails_ends_no_thread(watched: Watched) -> None:
         thread.stop()
 
 
-async def test_every_job_of_a_broken_engine_fails_and_the_thread_lives(
-    watched: Watched, thread: EngineThread
-) -> None:
-    async with thread.session(8) as one, thread.session(8) as other:
-        watched.fails = lambda batch: RuntimeError("broken")
-        handles = [thread.submit(Steps(session)) for session in (one, other)]
-        for handle in handles:
-            with pytest.raises(RuntimeError, match="broken"):
-                await handle.future
-        watched.fails = lambda batch: None
-        assert (await thread.submit(Steps(one)).future).value
-
-
 async def test_a_job_that_chokes_on_its_rows_fails_alone(
     watched: Watched, thread: EngineThread
 ) -> None:
@@ -349,18 +296,6 @@ async def test_a_job_that_chokes_on_its_rows_fails_alone(
             healthy = thread.submit(Steps(other, 3))
         with pytest.raises(ValueError, match="own fault"):
             await choking.future
-        assert len((await healthy.future).value) == 3
-
-
-async def test_a_request_the_engine_rejects_fails_its_job_alone(
-    watched: Watched, thread: EngineThread
-) -> None:
-    async with thread.session(1) as small, thread.session(8) as other:
-        async with held(watched, thread):
-            refused = thread.submit(Steps(small, 2))
-            healthy = thread.submit(Steps(other, 3))
-        with pytest.raises(InvalidArgument, match="capacity"):
-            await refused.future
         assert len((await healthy.future).value) == 3
 
 
@@ -424,15 +359,6 @@ def test_a_call_whose_loop_is_closed_harms_no_other(watched: Watched, thread: En
     assert asyncio.run(ask()) == 5
 
 
-async def test_a_call_s_error_is_its_caller_s(watched: Watched, thread: EngineThread) -> None:
-    def fail() -> None:
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        await thread.call(fail)
-    assert await thread.call(lambda: 5) == 5
-
-
 @pytest.mark.parametrize("moment", ["opening", "using"])
 async def test_a_cancelled_session_is_freed(
     moment: str, watched: Watched, thread: EngineThread
@@ -472,15 +398,6 @@ async def test_a_session_closes_after_the_job_that_was_using_it(
     assert watched.engine.sessions_open == 0
 
 
-async def test_a_session_that_cannot_be_opened_leaves_nothing(
-    watched: Watched, thread: EngineThread
-) -> None:
-    with pytest.raises(InvalidArgument, match="capacity"):
-        async with thread.session(65):
-            pytest.fail("it was opened")
-    assert watched.engine.sessions_open == 0
-
-
 async def test_stopping_fails_what_is_under_way_and_rejects_more(
     watched: Watched, thread: EngineThread
 ) -> None:
@@ -501,15 +418,6 @@ async def test_stopping_fails_what_is_under_way_and_rejects_more(
         with pytest.raises(Unavailable):
             refused()
     thread.stop()
-
-
-async def test_what_waits_is_counted(watched: Watched, thread: EngineThread) -> None:
-    async with thread.session(8) as session:
-        async with held(watched, thread):
-            handle = thread.submit(Steps(session))
-            assert thread.waiting == 1
-        await handle.future
-        assert thread.waiting == 0
 
 
 class Broken(Watched):

@@ -16,7 +16,6 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftJob, DraftRequest, VerifyJob
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
@@ -113,25 +112,6 @@ def test_forced_tokens_cost_no_pass_and_are_the_same(
     assert quick_length <= slow_length == 2 + 5, "what was not fed is fed with the next work"
 
 
-@pytest.mark.parametrize(("token_ids", "count"), [((None, 5, 6, 7, 1, 2, None), 6), ((None, 5), 2)])
-def test_what_is_forced_after_the_last_draft_goes_with_it(
-    token_ids: tuple[int | None, ...], count: int
-) -> None:
-    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=2, max_extra=len(token_ids) - 2)
-    drafts, _, passes = drafts_of(Decided(token_ids), "coupled", work)
-    assert ([drafted.token_id for drafted in drafts][1:], passes) == (
-        list(token_ids[1:count]),
-        1,
-    )
-
-
-def test_an_end_that_is_forced_ends_the_work() -> None:
-    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6, ends=frozenset({6}))
-    drafts, _, passes = drafts_of(Decided((None, 5, 6, 1, 1, 1)), "coupled", work)
-    assert [drafted.token_id for drafted in drafts][1:] == [5, 6]
-    assert passes == 1
-
-
 def test_step_by_step_each_is_handed_over_with_the_keys_before_it() -> None:
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6, stepwise=True)
     handed: list[tuple[int, int]] = []
@@ -208,14 +188,6 @@ def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
     assert passes < 6
 
 
-def test_after_a_short_match_a_chunk_ends_with_the_few_tokens_that_are_tried() -> None:
-    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
-    texts = after((1, 2, 3, 4, 5, 6, 7, 0, 1, 2), (1, 2, 3, 0, 5))
-    found = forced_drafts(work, None, most=6, by_token=True, texts=texts)
-    assert [drafted.token_id for drafted in found] == [6, 7, 0, 1]
-    assert [drafted.ends_chunk for drafted in found] == [False, False, False, True]
-
-
 def test_what_a_grammar_forbids_is_not_proposed() -> None:
     """It would be rejected, and so would all after it."""
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
@@ -224,26 +196,6 @@ def test_what_a_grammar_forbids_is_not_proposed() -> None:
     assert [drafted.token_id for drafted in drafts][:3] == [3, 5, 4]
     assert predicted(drafts)[:4] == [True, False, True, False]
     assert drafts[3].token_id in (3, 4)
-
-
-async def test_a_work_that_is_predicted_as_a_whole_never_reaches_the_engine() -> None:
-    engine = ScriptedEngine(3, scripted_probs(1, 3))
-    thread = EngineThread(engine, "draft-engine")
-    ready: asyncio.Queue[DraftsReady] = asyncio.Queue()
-    edge = edge_of(preset("coupled", 4), max_tokens=20, predicted=(2, 1, 2, 2))
-    edge.connect(0.0)
-    try:
-        async with thread.session(32) as kv:
-            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
-            work = edge.work(0.0)
-            assert work is not None
-            works.start(work)
-            happened = await ready.get()
-            edge.drafted(happened.task, *happened.outcome(), 0.0)
-            assert drafts_in_flight(edge) == (2, 1, 2, 2)
-            assert (edge.kv_length, kv.length) == (0, 0)
-    finally:
-        await asyncio.to_thread(thread.stop)
 
 
 class Told(Decided):

@@ -35,12 +35,6 @@ def test_a_text_finds_the_blocks_that_it_begins_with() -> None:
     assert index.find(A, [*text(1), 7]) == ["a1"]
 
 
-def test_a_token_before_a_block_makes_it_another() -> None:
-    index = PrefixIndex[str]()
-    keep(index, "a", 1, 2)
-    assert index.find(A, [5, *text(1, 2)[1:]]) == []
-
-
 def test_callers_are_apart() -> None:
     index = PrefixIndex[str]()
     keep(index, "a", 1, 2)

@@ -10,7 +10,6 @@ import pytest
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.probs import SamplingParams, Truncation, probs_from_logits
 from tandem.core.randomness import SeededRandom
-from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftRequest, VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.drafting import probs_to_draft_from
@@ -149,14 +148,6 @@ def test_greedy_candidates_are_the_likeliest(top_k: int) -> None:
         assert found == set(np.argsort(-probs)[:2].tolist())
 
 
-def test_greedy_with_replacement_repeats_the_likeliest() -> None:
-    engine = Counted()
-    preset = replace(PRESET, with_replacement=True)
-    nodes = drafted(engine.open(20, spare=14), engine, sampling=SamplingParams(0.0), preset=preset)
-    assert len({node.token_id for node in nodes if node.parent == -1}) == 1
-    assert len(nodes) == 14
-
-
 class TakesOne(RejectionRule):
     """Accepts the candidate that comes `index`-th, or the last one before."""
 
@@ -254,12 +245,3 @@ def test_where_earlier_texts_go_on_differently_the_tree_has_a_branch_of_each(
         paths = {path_of(nodes, node) for node in range(len(nodes))}
         both += {(11, 10), (3, 4)} <= paths
     assert both >= (20 if temperature == 0 else 3)
-
-
-def test_a_branch_that_reaches_as_deep_as_the_tree_needs_no_pass() -> None:
-    texts = remembering((7, 1, 2, 11, 10, 9, 8))
-    found = forced_drafts(WORK, None, most=3, by_token=False, texts=texts)
-    assert [(node.token_id, node.parent) for node in found] == [(11, -1), (10, 0), (9, 1)]
-    assert all(
-        node.source is DraftSource.MEMORY and node.draft_probs[node.token_id] == 1 for node in found
-    )

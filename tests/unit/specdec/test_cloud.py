@@ -9,15 +9,14 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import RejectionPayload, Schedule
+from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.judge import Judge, Verification
+from tandem.specdec.judge import Verification
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     Committed,
     EdgeMessage,
-    GoingAway,
     Ping,
     Pong,
     Work,
@@ -25,17 +24,18 @@ from tandem.specdec.messages import (
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import FullDistribution, NeedFullDistribution
 from tandem.specdec.rules import Replacement
-from tandem.specdec.verify_task import VerifyTask
-from tests.long_runs import with_long_cases
-from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
+from tests.virtual_time.cases import preset, scheduled, tree
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
+    committed_of,
     draft_after,
     opened_cloud,
     opening,
     own_tokens,
     pass_of,
+    ready_cloud,
+    work_of,
 )
 from tests.virtual_time.lockstep import Lockstep, judgement_for, model_for
 
@@ -63,13 +63,6 @@ def test_a_full_distribution_is_sent_once_for_a_rejection() -> None:
     assert asked > 1
 
 
-def test_opened_tells_the_servers_terms() -> None:
-    opened = opened_cloud(preset("dsd"), frozenset({2})).opened()
-    assert opened.eos_token_ids == {2}
-    assert opened.max_draft_length == 64
-    assert (opened.session, opened.base) == (7, 2)
-
-
 def test_a_ping_is_answered_at_any_time() -> None:
     cloud = opened_cloud(preset("dsd"))
     assert cloud.work() is not None
@@ -79,8 +72,7 @@ def test_a_ping_is_answered_at_any_time() -> None:
 
 def test_cancel_ends_everything() -> None:
     cloud = opened_cloud(preset("ar"))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert cloud.receive(Cancel(7, 2, cloud.committed.prefix)) == []
     assert cloud.ended
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
@@ -94,24 +86,9 @@ def test_the_shells_mistakes_are_protocol_errors() -> None:
         cloud.complete(Verification((), (), ()), Work())
 
 
-@pytest.mark.parametrize(
-    "name",
-    with_long_cases(
-        list(PRESETS),
-        (*("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),),
-    ),
-)
-def test_both_simulations_give_the_same_text(name: str) -> None:
-    """`make test` has each kind of frames; other presets combine them."""
-    for seed in range(1, 8):
-        whole = run(preset(name, 3), MODELS, seed, max_tokens=12)
-        assert Lockstep(preset(name, 3), MODELS, seed=seed).run() == whole.token_ids
-
-
 def test_one_work_at_a_time() -> None:
     cloud = opened_cloud(preset("ar"))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert cloud.work() is None
     cloud.complete(judgement_for(MODELS, cloud, work), Work())
     assert cloud.work() is not None
@@ -119,8 +96,7 @@ def test_one_work_at_a_time() -> None:
 
 def test_the_prompt_is_computed_before_any_draft_comes() -> None:
     cloud = opened_cloud(preset("coupled", 2))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.keep, work.token_ids, work.logits_to_keep, work.drafts) == (0, (1, 2), 1, 0)
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert cloud.kv_length == 2
@@ -131,10 +107,8 @@ def test_a_wrong_first_draft_is_rejected_without_a_pass() -> None:
     """The distribution after the prompt is there already."""
     chosen = preset("coupled", 2)
     (right,) = own_tokens(chosen, 1)
-    cloud = opened_cloud(chosen)
-    pass_of(cloud)
-    (verdict,) = cloud.receive(draft_after(cloud, ((right + 1) % V, 0)))
-    assert isinstance(verdict, Committed)
+    cloud = ready_cloud(chosen)
+    verdict = committed_of(cloud.receive(draft_after(cloud, ((right + 1) % V, 0))))
     assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (0, True, (right,))
     assert cloud.target_passes == 1
     assert cloud.kv_length == 2
@@ -143,19 +117,16 @@ def test_a_wrong_first_draft_is_rejected_without_a_pass() -> None:
 def test_an_accepted_chunk_brings_a_bonus_and_its_kv() -> None:
     chosen = preset("coupled", 2)
     first, second, third = own_tokens(chosen, 3)
-    cloud = opened_cloud(chosen)
-    pass_of(cloud)
+    cloud = ready_cloud(chosen)
     assert cloud.receive(draft_after(cloud, (first, second))) == []
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.keep, work.token_ids, work.logits_to_keep, work.drafts) == (
         2,
         (first, second),
         2,
         2,
     )
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (2, False, (third,))
     assert verdict.prefix_hash == cloud.committed.prefix
     assert cloud.kv_length == 4, "the bonus token has not been fed"
@@ -164,11 +135,9 @@ def test_an_accepted_chunk_brings_a_bonus_and_its_kv() -> None:
 def test_a_rejected_token_leaves_the_kv_of_the_accepted() -> None:
     chosen = preset("coupled", 3)
     first, second = own_tokens(chosen, 2)
-    cloud = opened_cloud(chosen)
-    pass_of(cloud)
+    cloud = ready_cloud(chosen)
     cloud.receive(draft_after(cloud, (first, (second + 1) % V, 0)))
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (1, True, (second,))
     assert cloud.kv_length == 3
     assert len(cloud.committed) == 4
@@ -178,14 +147,12 @@ def test_drafts_wait_for_their_chunk_unless_verified_on_arrival() -> None:
     for on_arrival in (False, True):
         chosen = scheduled("coupled", Schedule(4, 4, verify_on_arrival=on_arrival))
         right = own_tokens(chosen, 4)
-        cloud = opened_cloud(chosen)
-        pass_of(cloud)
+        cloud = ready_cloud(chosen)
         assert cloud.receive(draft_after(cloud, right[:2], end_of_chunk=False)) == []
         assert (cloud.work() is not None) == on_arrival
         if not on_arrival:
             cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
-            work = cloud.work()
-            assert work is not None
+            work = work_of(cloud)
             assert work.drafts == 4
 
 
@@ -193,17 +160,13 @@ def test_drafts_that_come_during_a_pass_wait_for_the_next() -> None:
     """A whole chunk gets one verdict, whenever it came."""
     chosen = scheduled("coupled", Schedule(4, 2, bonus=False))
     right = own_tokens(chosen, 4)
-    cloud = opened_cloud(chosen)
-    pass_of(cloud)
+    cloud = ready_cloud(chosen)
     cloud.receive(draft_after(cloud, right[:2]))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.token_ids) == (2, ())
-    following = cloud.work()
-    assert following is not None
+    following = work_of(cloud)
     assert (following.drafts, following.logits_to_keep) == (2, 2), (
         "the distribution before them was kept"
     )
@@ -214,23 +177,19 @@ PREPARED = scheduled("coupled", Schedule(4, 4, bonus=False, prepare_on_arrival=T
 
 def test_drafts_of_a_chunk_under_way_are_fed_ahead_once_and_judged_with_it() -> None:
     right = own_tokens(PREPARED, 4)
-    cloud = opened_cloud(PREPARED)
-    pass_of(cloud)
+    cloud = ready_cloud(PREPARED)
     cloud.receive(draft_after(cloud, right[:1], end_of_chunk=False))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.keep, work.token_ids, work.drafts, work.logits_to_keep) == (2, right[:1], 1, 1)
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
     assert (cloud.committed.since(2), cloud.kv_length) == ((), 2)
     cloud.receive(draft_after(cloud, right[1:2], pending=right[:1], end_of_chunk=False))
     assert cloud.work() is None
     assert cloud.receive(draft_after(cloud, right[2:], pending=right[:2])) == []
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.keep, work.prepared, work.token_ids) == (3, right[:1], right[1:])
     assert work.logits_to_keep == 3, "what follows the fed draft is known"
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.token_ids, verdict.refuses) == (4, (), False)
     assert (verdict.work.target_passes, verdict.work.drafts) == (3, 4)
     assert cloud.committed.since(2) == right
@@ -239,72 +198,35 @@ def test_drafts_of_a_chunk_under_way_are_fed_ahead_once_and_judged_with_it() -> 
 def test_a_wrong_draft_that_was_fed_ahead_is_rejected_without_a_further_pass() -> None:
     right = own_tokens(PREPARED, 2)
     wrong = (right[0], (right[1] + 1) % V, 0, 0)
-    cloud = opened_cloud(PREPARED)
-    pass_of(cloud)
+    cloud = ready_cloud(PREPARED)
     cloud.receive(draft_after(cloud, wrong[:3], end_of_chunk=False))
     assert pass_of(cloud) == []
     assert cloud.committed.since(2) == (), "a chunk that is not whole has no verdict"
-    (verdict,) = cloud.receive(draft_after(cloud, wrong[3:], pending=wrong[:3]))
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.receive(draft_after(cloud, wrong[3:], pending=wrong[:3])))
     assert (verdict.accepted, verdict.refuses, verdict.token_ids) == (1, True, (right[1],))
     assert (cloud.committed.since(2), cloud.kv_length) == (right, 3)
     cloud.receive(draft_after(cloud, (0,), end_of_chunk=False))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.keep, work.token_ids, work.prepared) == (3, (right[1], 0), ())
 
 
 def test_a_chunk_that_is_whole_while_it_is_prepared_is_judged_next() -> None:
     right = own_tokens(PREPARED, 4)
-    cloud = opened_cloud(PREPARED)
-    pass_of(cloud)
+    cloud = ready_cloud(PREPARED)
     cloud.receive(draft_after(cloud, right[:2], end_of_chunk=False))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
     assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert verdict.accepted == 4
-
-
-def test_an_idle_cloud_goes_on_until_a_draft_waits() -> None:
-    chosen = scheduled("coupled", Schedule(2, 1, decode_when_idle=True))
-    right = own_tokens(chosen, 3)
-    cloud = opened_cloud(chosen)
-    (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Committed)
-    assert tokens.token_ids == right[:1]
-    work = cloud.work()
-    assert work is not None
-    assert cloud.receive(draft_after(cloud, right[1:2])) == []
-    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
-    assert (verdict.accepted, verdict.token_ids) == (1, (right[2],))
-
-
-def test_a_late_draft_is_compared_with_what_the_cloud_decoded() -> None:
-    chosen = scheduled("coupled", Schedule(4, 2, decode_when_idle=True))
-    right = own_tokens(chosen, 3)
-    for token in (right[0], (right[0] + 1) % V):
-        cloud = opened_cloud(chosen)
-        late = draft_after(cloud, (token, right[1]))
-        pass_of(cloud)
-        assert cloud.receive(late) == []
-        work = cloud.work()
-        assert work is not None
-        assert work.drafts == (token == right[0]), "what follows an equal token stays valid"
 
 
 def test_nothing_is_done_after_the_end() -> None:
     chosen = preset("coupled", 4)
     right = own_tokens(chosen, 4)
-    cloud = opened_cloud(chosen, ends=frozenset({right[1]}))
-    pass_of(cloud)
+    cloud = ready_cloud(chosen, ends=frozenset({right[1]}))
     cloud.receive(draft_after(cloud, right))
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     expected = right.index(right[1]) + 1
     assert (verdict.accepted, verdict.token_ids) == (expected, ())
     assert cloud.finished
@@ -318,8 +240,7 @@ def test_a_resumed_session_decides_as_before() -> None:
     chosen = preset("coupled", 2)
     right = own_tokens(chosen, 5)
     text = PrefixedTokens((1, 2, *right[:3]))
-    cloud = opened_cloud(preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix)
-    pass_of(cloud)
+    cloud = ready_cloud(preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix)
     pass_of(cloud)
     assert cloud.committed.since(2) == right
 
@@ -341,60 +262,30 @@ def test_the_answer_follows_the_preset(name: str, kind: type) -> None:
 
 def test_verdicts_tell_the_likeliest_tokens_that_were_asked_for() -> None:
     cloud = opened_cloud(preset("ar"), logprobs=True, top_logprobs=2)
-    (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Committed)
+    tokens = committed_of(pass_of(cloud))
     (noted,) = tokens.logprobs
     probs = MODELS.target_probs((1, 2))
     assert [token_id for token_id, _ in noted.top] == list(np.argsort(-probs)[:2])
-
-
-def test_a_chain_s_verdict_names_no_path() -> None:
-    chosen = preset("coupled", 2)
-    right = own_tokens(chosen, 2)
-    cloud = opened_cloud(chosen)
-    pass_of(cloud)
-    cloud.receive(draft_after(cloud, right))
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
-    assert (verdict.accepted, verdict.path) == (2, ())
 
 
 def test_a_text_that_is_not_fed_yet_is_fed_before_its_tree() -> None:
     """A pass under a tree's mask takes one token before it at most."""
     cloud = opened_cloud(tree((2,), "coupled"))
     cloud.receive(draft_after(cloud, (0, 1), parents=(-1, -1)))
-    first = cloud.work()
-    assert first is not None
+    first = work_of(cloud)
     assert (first.token_ids, first.drafts, first.parents) == ((1, 2), 0, None)
     assert cloud.complete(judgement_for(MODELS, cloud, first), Work()) == []
-    second = cloud.work()
-    assert second is not None
+    second = work_of(cloud)
     assert (second.token_ids, second.drafts) == ((0, 1), 2)
-
-
-def test_an_exit_sends_less_than_the_verdict() -> None:
-    """Where that brings a whole distribution, an early one brings its head."""
-    models = with_exits(MODELS)
-    chosen = preset("fsd", 2, rejection_payload=RejectionPayload.FULL_DISTRIBUTION)
-    cloud = CloudMachine(opening(chosen), model_for(models))
-    cloud.receive(draft_after(cloud, (0, 0), probabilities=(1.0, 1.0)))
-    work = cloud.work()
-    assert work is not None
-    assert work.early is not None
-    assert isinstance(work.judge, Judge)
-    assert work.judge.payloads.kind is RejectionPayload.FULL_DISTRIBUTION
-    assert work.early.judge.payloads.kind is RejectionPayload.LOSSLESS_SPARSE
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_verdict_tells_what_it_cost_and_how_likely_its_tokens_were(wrong: bool) -> None:
     chosen = preset("coupled", 2)
     right = own_tokens(chosen, 3)
-    cloud = opened_cloud(chosen, logprobs=True)
-    pass_of(cloud)
+    cloud = ready_cloud(chosen, logprobs=True)
     cloud.receive(draft_after(cloud, (right[0], (right[1] + wrong) % V)))
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.refuses, verdict.work.target_passes, verdict.work.drafts) == (wrong, 2, 2)
     text = (1, 2, *right)
     probs = [MODELS.target_probs(text[:end])[text[end]] for end in range(2, 4 if wrong else 5)]
@@ -405,8 +296,7 @@ def test_a_prompt_that_ends_as_answers_do_is_answered() -> None:
     """Chat templates close every turn with the token that ends an answer."""
     cloud = opened_cloud(preset("ar"), ends=frozenset({2}))
     assert not cloud.finished
-    (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Committed)
+    committed_of(pass_of(cloud))
 
 
 def shared_cloud(budget: PassBudget) -> CloudMachine:
@@ -422,11 +312,9 @@ def test_a_draft_that_is_judged_without_a_pass_is_one_of_those_all_sessions_lear
     (own,) = own_tokens(PRESETS["stream"], 1)
     budget = PassBudget()
     cloud = shared_cloud(budget)
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert cloud.receive(draft_after(cloud, (own if right else (own + 1) % V,))) == []
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.refuses) == (right, not right)
     assert cloud.committed.since(2) == (own,)
     assert budget.acceptance.rate == pytest.approx((0.998 * 2.8 + right) / (0.998 * 4 + 1))
@@ -441,40 +329,9 @@ def test_a_pass_that_takes_part_of_the_drafts_judges_one_more_than_it_feeds() ->
     pass_of(cloud)
     budget.price = 0.5
     cloud.receive(draft_after(cloud, right[1:]))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert (work.token_ids, work.drafts, work.logits_to_keep) == (right[:2], 1, 2)
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.token_ids) == (2, ())
     assert cloud.committed.since(2) == right[:3]
     assert cloud.kv_length == 4
-
-
-def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> None:
-    (own,) = own_tokens(PRESETS["stream"], 1)
-    asking = opening(PRESETS["stream"], logprobs=True)
-    cloud = CloudMachine(asking, model_for(MODELS), budget=PassBudget())
-    work = cloud.work()
-    assert work is not None
-    cloud.receive(draft_after(cloud, (own,)))
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
-    (told,) = verdict.logprobs
-    assert told.logprob == pytest.approx(np.log(MODELS.target_probs((1, 2))[own]))
-    assert verdict.path == ()
-
-
-def test_a_cloud_says_how_long_it_stays() -> None:
-    cloud = opened_cloud(preset("coupled", 2))
-    assert cloud.going_away() == GoingAway(7, 2, cloud.committed.prefix)
-
-
-def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:
-    judge = Judge.__new__(Judge)
-    chain = VerifyTask(4, (5, 6, 7), logits_to_keep=2, drafts=2, judge=judge)
-    assert (chain.kept, chain.positions) == (4, [6, 7])
-    assert chain.contexts((1,) * 4) == [(1, 1, 1, 1, 5, 6), (1, 1, 1, 1, 5, 6, 7)]
-    branching = VerifyTask(*(4, (5, 6, 7), 3, 3, judge), parents=(-1, 0, 0), path=(2,))
-    assert (branching.kept, branching.positions) == (5, [6, 7, 7])
-    assert branching.contexts((1,) * 5)[1:] == [(*(1,) * 5, 5, 6), (*(1,) * 5, 5, 7)]

@@ -15,18 +15,24 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
-from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import Cancel, CloudMessage, Committed, Work
+from tandem.specdec.events import NO_PROBS, Drafted
+from tandem.specdec.messages import Cancel, Committed, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
+    committed_of,
     draft_after,
+    draft_in_cloud,
+    draft_task_of,
     opened_cloud,
     opening,
     own_tokens,
     pass_of,
+    prefilled,
+    ready_cloud,
+    work_of,
 )
 from tests.virtual_time.lockstep import judgement_for, model_for
 
@@ -41,40 +47,11 @@ REJECTION = preset("cloud-draft", 3, acceptance=Acceptance.REJECTION)
 RIGHT = own_tokens(preset("ar"), 12)
 
 
-def prefilled(cloud: CloudMachine) -> CloudMachine:
-    """Its draft model has computed the prompt."""
-    task = cloud.draft_task()
-    assert task is not None
-    assert (task.count, task.keep, task.token_ids) == (0, 0, cloud.committed.since(0)[:-1])
-    cloud.drafted(task, [], len(cloud.committed) - 1)
-    return cloud
-
-
 def begun(chosen: Preset = ALONE, **changes: Any) -> CloudMachine:
     """A cloud after its first pass, which brought a token, and the prefill of its draft model."""
     cloud = prefilled(opened_cloud(chosen, **changes))
     pass_of(cloud)
     return cloud
-
-
-def task_of(cloud: CloudMachine) -> DraftTask:
-    task = cloud.draft_task()
-    assert task is not None
-    assert cloud.draft_task() is task, "the same until it is done"
-    return task
-
-
-def draft(cloud: CloudMachine, *token_ids: int) -> None:
-    """Its draft model brings these."""
-    task = task_of(cloud)
-    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
-    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
-
-
-def tokens_of(messages: list[CloudMessage]) -> Committed:
-    (tokens,) = messages
-    assert isinstance(tokens, Committed)
-    return tokens
 
 
 def wrong(token_id: int) -> int:
@@ -84,7 +61,7 @@ def wrong(token_id: int) -> int:
 def test_the_first_token_comes_of_the_prompt_alone() -> None:
     cloud = prefilled(opened_cloud(ALONE))
     assert cloud.draft_task() is None
-    tokens = tokens_of(pass_of(cloud))
+    tokens = committed_of(pass_of(cloud))
     assert (tokens.token_ids, tokens.cloud_accepted, tokens.work.cloud_drafts) == (RIGHT[:1], 0, 0)
 
 
@@ -92,14 +69,13 @@ def test_the_first_token_comes_of_the_prompt_alone() -> None:
 def test_drafts_that_stand_come_with_the_token_after_them(right: int) -> None:
     cloud = begun()
     assert cloud.work() is None, "drafts are on their way"
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     assert (task.position, task.count, task.keep, task.token_ids) == (3, 3, 1, (2, RIGHT[0]))
     drafts = tuple(t if n < right else wrong(t) for n, t in enumerate(RIGHT[1:4]))
-    draft(cloud, *drafts)
-    work = cloud.work()
-    assert work is not None
+    draft_in_cloud(cloud, *drafts)
+    work = work_of(cloud)
     assert (work.token_ids, work.drafts) == ((RIGHT[0], *drafts), 3)
-    tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
+    tokens = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert tokens.token_ids == RIGHT[1 : right + 2]
     assert (tokens.cloud_accepted, tokens.base) == (right, 3)
     told = tokens.work
@@ -109,36 +85,36 @@ def test_drafts_that_stand_come_with_the_token_after_them(right: int) -> None:
 
 def test_both_caches_are_rolled_back_to_what_stands() -> None:
     cloud = begun()
-    draft(cloud, RIGHT[1], wrong(RIGHT[2]), 0)
+    draft_in_cloud(cloud, RIGHT[1], wrong(RIGHT[2]), 0)
     pass_of(cloud)
     assert cloud.committed.since(2) == RIGHT[:3]
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     assert (task.keep, task.token_ids) == (4, RIGHT[2:3]), "the first draft stays in the draft KV"
-    draft(cloud, *RIGHT[3:6])
+    draft_in_cloud(cloud, *RIGHT[3:6])
     pass_of(cloud)
     assert cloud.committed.since(2) == RIGHT[:7]
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     assert (task.keep, task.token_ids) == (7, RIGHT[5:7]), "the last draft was not fed"
 
 
 def test_no_draft_is_made_for_the_last_token() -> None:
     cloud = begun(max_tokens=3)
-    assert task_of(cloud).count == 1
-    draft(cloud, RIGHT[1])
-    assert tokens_of(pass_of(cloud)).token_ids == RIGHT[1:3]
+    assert draft_task_of(cloud).count == 1
+    draft_in_cloud(cloud, RIGHT[1])
+    assert committed_of(pass_of(cloud)).token_ids == RIGHT[1:3]
     assert cloud.finished
     assert cloud.draft_task() is None
     last = begun(max_tokens=2)
     assert last.draft_task() is None
-    assert tokens_of(pass_of(last)).token_ids == RIGHT[1:2]
+    assert committed_of(pass_of(last)).token_ids == RIGHT[1:2]
 
 
 def test_a_draft_that_ends_the_text_is_the_last() -> None:
     last = next(index for index in range(1, 12) if RIGHT[index] not in RIGHT[:index])
     cloud = begun(preset("cloud-draft", 12), ends=frozenset({RIGHT[last]}))
-    assert task_of(cloud).ends == {RIGHT[last]}
-    draft(cloud, *RIGHT[1 : last + 1])
-    tokens = tokens_of(pass_of(cloud))
+    assert draft_task_of(cloud).ends == {RIGHT[last]}
+    draft_in_cloud(cloud, *RIGHT[1 : last + 1])
+    tokens = committed_of(pass_of(cloud))
     assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1 : last + 1], last)
     assert cloud.finished
 
@@ -159,7 +135,7 @@ def test_what_followed_the_end_of_the_text_before_is_looked_up() -> None:
     known = "".join(map(chr, said))
     assert known.count("".join(map(chr, (*said[-3:], drafts[0])))) >= 1, "it followed there before"
     alone = opened_cloud(preset("ar"), **asked)
-    tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
+    tokens = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     while len(alone.committed) < len(cloud.committed):
         pass_of(alone)
     assert alone.committed.since(length)[: len(cloud.committed) - length] == (
@@ -173,7 +149,7 @@ def test_while_its_draft_model_computes_the_prompt_a_text_that_its_drafts_do_not
     chosen: Preset,
 ) -> None:
     cloud = opened_cloud(chosen)
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     pass_of(cloud)
     assert cloud.draft_task() is task
     assert (cloud.work() is None) == (chosen is REJECTION)
@@ -181,33 +157,32 @@ def test_while_its_draft_model_computes_the_prompt_a_text_that_its_drafts_do_not
 
 def test_the_draft_model_feeds_what_was_said_while_it_computed_the_prompt() -> None:
     cloud = opened_cloud(ALONE)
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     for _ in range(3):
         pass_of(cloud)
     cloud.drafted(task, [], 1)
-    assert (task_of(cloud).keep, task_of(cloud).token_ids) == (1, (2, *RIGHT[:3]))
+    assert (draft_task_of(cloud).keep, draft_task_of(cloud).token_ids) == (1, (2, *RIGHT[:3]))
 
 
 def test_a_resumed_text_that_drafts_decide_has_them_where_it_had_them() -> None:
     cloud = begun(REJECTION)
-    assert task_of(cloud).position == 3
+    assert draft_task_of(cloud).position == 3
     text = cloud.committed
     resumed = prefilled(
         opened_cloud(REJECTION, committed_ids=text.since(2), base=3, prefix_hash=text.prefix)
     )
     assert resumed.target_passes == 0
     assert resumed.work() is None
-    assert task_of(resumed).position == 3
+    assert draft_task_of(resumed).position == 3
 
 
 def test_an_edge_s_draft_makes_a_task_of_the_cloud_void() -> None:
     cloud = begun(BOTH)
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
     cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3)
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.accepted, verdict.token_ids) == (3, (RIGHT[4],))
 
 
@@ -215,54 +190,49 @@ def test_an_edge_s_draft_makes_a_task_of_the_cloud_void() -> None:
 def test_what_a_void_task_brings_takes_no_place_of_an_edge_s_drafts(waits: bool) -> None:
     """Whether the cloud had begun to wait for it or not."""
     cloud = begun(BOTH)
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     assert not waits or cloud.work() is None
     cloud.receive(replace(draft_after(cloud, RIGHT[1:2]), end_of_chunk=False))
     work = cloud.work()
     cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3)
     assert work is not None
     assert (work.drafts, work.by_cloud) == (1, False)
-    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert (verdict.accepted, verdict.token_ids) == (1, (RIGHT[2],))
-    assert task_of(cloud).position == 5
+    assert draft_task_of(cloud).position == 5
 
 
 def test_drafts_of_the_cloud_wait_where_an_edge_s_come_and_are_void_then() -> None:
     cloud = begun(BOTH)
-    draft(cloud, *RIGHT[1:4])
+    draft_in_cloud(cloud, *RIGHT[1:4])
     cloud.receive(draft_after(cloud, RIGHT[1:5]))
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    committed_of(pass_of(cloud))
     assert cloud.committed.since(2) == RIGHT[:6]
-    assert task_of(cloud).position == 8
-    assert task_of(cloud).keep == 5, "what the draft KV holds of the text stays in it"
+    assert draft_task_of(cloud).position == 8
+    assert draft_task_of(cloud).keep == 5, "what the draft KV holds of the text stays in it"
 
 
 def test_an_edge_s_drafts_that_agree_with_the_cloud_s_stay_valid() -> None:
     cloud = begun(BOTH)
-    draft(cloud, *RIGHT[1:4])
-    work = cloud.work()
-    assert work is not None
+    draft_in_cloud(cloud, *RIGHT[1:4])
+    work = work_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:6]))
     tokens, *more = cloud.complete(judgement_for(MODELS, cloud, work), Work())
     assert isinstance(tokens, Committed)
     assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:4], 3)
     assert more == [], "the next draft is judged with those after it"
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert (verdict.base, verdict.accepted, verdict.token_ids) == (6, 2, (RIGHT[6],))
 
 
 def test_an_edge_s_draft_that_differs_is_void_with_all_after_it() -> None:
     cloud = begun(BOTH)
-    draft(cloud, *RIGHT[1:4])
-    work = cloud.work()
-    assert work is not None
+    draft_in_cloud(cloud, *RIGHT[1:4])
+    work = work_of(cloud)
     stale = draft_after(cloud, (RIGHT[1], wrong(RIGHT[2])))
     late = draft_after(cloud, (RIGHT[3],), pending=stale.token_ids)
     cloud.receive(stale)
-    tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
+    tokens = committed_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
     assert tokens.token_ids == RIGHT[1:5]
     assert cloud.receive(late) == []
     (verdict, *_) = cloud.receive(draft_after(cloud, RIGHT[5:6])) or pass_of(cloud)
@@ -275,9 +245,8 @@ def test_without_its_draft_model_the_cloud_goes_on_alone() -> None:
     assert cloud.work() is None
     cloud.go_without_cloud_drafts()
     assert cloud.draft_task() is None
-    assert tokens_of(pass_of(cloud)).token_ids == RIGHT[1:2]
-    failed = opened_cloud(REJECTION)
-    pass_of(failed)
+    assert committed_of(pass_of(cloud)).token_ids == RIGHT[1:2]
+    failed = ready_cloud(REJECTION)
     failed.go_without_cloud_drafts()
     assert failed.work() is not None
 
@@ -286,11 +255,11 @@ def test_a_draft_model_that_reads_no_further_drafts_no_further() -> None:
     cloud = prefilled(opened_cloud(ALONE))
     cloud.limit_cloud_drafts(5)
     pass_of(cloud)
-    assert task_of(cloud).count == 1
-    draft(cloud, RIGHT[1])
+    assert draft_task_of(cloud).count == 1
+    draft_in_cloud(cloud, RIGHT[1])
     pass_of(cloud)
     assert cloud.draft_task() is None
-    assert tokens_of(pass_of(cloud)).token_ids == RIGHT[3:4]
+    assert committed_of(pass_of(cloud)).token_ids == RIGHT[3:4]
 
 
 def test_a_cancelled_session_drafts_nothing() -> None:
@@ -303,7 +272,7 @@ def test_a_cancelled_session_drafts_nothing() -> None:
 def test_more_drafts_than_were_asked_for_are_refused() -> None:
     cloud = begun()
     with pytest.raises(ProtocolError):
-        draft(cloud, *RIGHT[1:6])
+        draft_in_cloud(cloud, *RIGHT[1:6])
 
 
 def test_a_cloud_whose_drafts_do_not_pay_tries_a_few_now_and_then() -> None:
@@ -321,7 +290,7 @@ def test_a_cloud_whose_drafts_do_not_pay_tries_a_few_now_and_then() -> None:
     for _ in range(int(after) + 3):
         if task := cloud.draft_task():
             tried.append(task.count)
-            draft(cloud, *(0,) * task.count)
+            draft_in_cloud(cloud, *(0,) * task.count)
         pass_of(cloud)
     assert tried == [PROBE_LENGTH]
 
@@ -334,4 +303,4 @@ def test_where_the_text_depends_on_drafts_their_number_does_not_depend_on_time()
         budget.drafted(0.05, 1, 1)
     cloud = CloudMachine(opening(REJECTION), model_for(MODELS), draft_budget=budget)
     pass_of(prefilled(cloud))
-    assert task_of(cloud).count == 3
+    assert draft_task_of(cloud).count == 3

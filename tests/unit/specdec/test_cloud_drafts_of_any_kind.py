@@ -13,11 +13,19 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.cloud_drafting import PROBE_INTERVAL, PROBE_LENGTH
-from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Committed, Work
+from tandem.specdec.events import NO_PROBS, Drafted
+from tandem.specdec.messages import Work
 from tests.virtual_time.cases import preset
-from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    committed_of,
+    draft_after,
+    draft_in_cloud,
+    draft_task_of,
+    opening,
+    own_tokens,
+    pass_of,
+)
 from tests.virtual_time.lockstep import judgement_for, model_for
 
 ANY = preset("auto", cloud_draft_length=4)
@@ -62,25 +70,6 @@ class Verifier:
         return cloud
 
 
-def task_of(cloud: CloudMachine) -> DraftTask:
-    task = cloud.draft_task()
-    assert task is not None
-    return task
-
-
-def draft(cloud: CloudMachine, *token_ids: int) -> None:
-    """Its draft model brings these."""
-    task = task_of(cloud)
-    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
-    cloud.drafted(task, drafts, task.position + len(drafts) - 1)
-
-
-def tokens_of(messages: list[CloudMessage]) -> Committed:
-    (tokens,) = messages
-    assert isinstance(tokens, Committed)
-    return tokens
-
-
 @pytest.mark.parametrize(
     ("has_model", "says"), [(True, CloudDrafts.MODEL), (False, CloudDrafts.LOOKUP)]
 )
@@ -90,9 +79,9 @@ def test_it_says_what_it_has_when_the_session_opens(has_model: bool, says: Cloud
 
 def test_with_a_draft_model_it_drafts_as_many_as_pay() -> None:
     cloud = Verifier().begun()
-    assert task_of(cloud).count == 4
-    draft(cloud, *RIGHT[1:5])
-    tokens = tokens_of(pass_of(cloud))
+    assert draft_task_of(cloud).count == 4
+    draft_in_cloud(cloud, *RIGHT[1:5])
+    tokens = committed_of(pass_of(cloud))
     assert (tokens.token_ids, tokens.cloud_accepted) == (RIGHT[1:6], 4)
 
 
@@ -131,28 +120,12 @@ def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
     assert alone.committed.since(alone.committed.start)[: len(text)] == text
 
 
-def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
-    """Under load that would take time from everybody."""
-    slow = Verifier(step_s=0.02)
-    cloud = slow.open(max_tokens=900)
-    assert cloud.draft_task() is None
-    pass_of(cloud)
-    least = slow.model.texts_before_try(PROBE_LENGTH, PROBE_INTERVAL, made=False)
-    passes = 1
-    while (task := cloud.draft_task()) is None:
-        pass_of(cloud)
-        passes += 1
-    assert passes >= least > PROBE_INTERVAL, "a try takes as long as several passes, and is rare"
-    assert task.count == 0, "the prompt, for a try that may show better"
-
-
 def test_drafts_of_an_edge_go_before_those_that_are_being_made() -> None:
     cloud = Verifier().begun()
-    task = task_of(cloud)
+    task = draft_task_of(cloud)
     cloud.receive(draft_after(cloud, RIGHT[1:4]))
     assert cloud.draft_task() is None
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Committed)
+    verdict = committed_of(pass_of(cloud))
     assert verdict.accepted == 3
     assert 0 < task.count <= 4
 
@@ -163,4 +136,4 @@ def test_what_a_pass_waits_for_is_drafted() -> None:
     cloud = verifier.begun()
     assert cloud.work() is None
     verifier.model.knows(step_s=1.0, reading_row_s=0.0)
-    assert task_of(cloud) is task_of(cloud)
+    assert draft_task_of(cloud) is draft_task_of(cloud)

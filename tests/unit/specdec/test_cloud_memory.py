@@ -17,10 +17,10 @@ from tandem.specdec.choices import Acceptance, CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Committed, Open, Work
+from tandem.specdec.messages import Committed, Open, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import TokenIds, model_pair, preset
-from tests.virtual_time.cloud_frames import opening, pass_of
+from tests.virtual_time.cloud_frames import committed_of, opening, pass_of, prefilled, work_of
 from tests.virtual_time.lockstep import model_for, request_for, texts_for
 
 VOCABULARY = 30
@@ -71,20 +71,6 @@ def text_of(cloud: CloudMachine) -> TokenIds:
     return cloud.committed.since(len(PROMPT))
 
 
-def tokens_of(messages: list[CloudMessage]) -> Committed:
-    (tokens,) = messages
-    assert isinstance(tokens, Committed)
-    return tokens
-
-
-def prefilled(cloud: CloudMachine) -> CloudMachine:
-    """Its draft model has computed the prompt."""
-    task = cloud.draft_task()
-    assert task is not None
-    cloud.drafted(task, [], len(cloud.committed) - 1)
-    return cloud
-
-
 ANSWER = text_of(cloud_of(opened(preset("ar"))))
 
 
@@ -107,8 +93,7 @@ def test_where_the_memory_is_sure_the_draft_model_does_nothing() -> None:
     cloud = prefilled(cloud_of(opened(BY_MODEL), (*PROMPT, *ANSWER[:6])))
     pass_of(cloud, MODELS)
     assert cloud.draft_task() is None
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert work.by_cloud
     assert work.token_ids[-work.drafts :] == ANSWER[1:6]
 
@@ -125,7 +110,7 @@ def test_remembered_drafts_that_are_wrong_change_no_token_and_are_counted() -> N
     wrong = (*PROMPT, ANSWER[0], other(ANSWER[1]), *ANSWER[2:6])
     cloud = cloud_of(opened(LOOKUP), wrong)
     pass_of(cloud, MODELS)
-    tokens = tokens_of(pass_of(cloud, MODELS))
+    tokens = committed_of(pass_of(cloud, MODELS))
     assert (tokens.token_ids, tokens.cloud_accepted) == (ANSWER[1:2], 0)
     assert cloud.proposed_memory_tokens == tokens.work.cloud_drafts > 0
     assert cloud.accepted_memory_tokens == 0
@@ -134,7 +119,7 @@ def test_remembered_drafts_that_are_wrong_change_no_token_and_are_counted() -> N
 def test_no_more_is_drafted_at_once_than_the_verifier_takes() -> None:
     cloud = cloud_of(opened(LOOKUP), (*PROMPT, *ANSWER), max_draft_length=3)
     pass_of(cloud, MODELS)
-    assert tokens_of(pass_of(cloud, MODELS)).work.cloud_drafts == 3
+    assert committed_of(pass_of(cloud, MODELS)).work.cloud_drafts == 3
 
 
 def test_nothing_is_drafted_after_the_end_of_a_text() -> None:
@@ -142,14 +127,14 @@ def test_nothing_is_drafted_after_the_end_of_a_text() -> None:
     ends = frozenset({ANSWER[last]})
     cloud = cloud_of(opened(LOOKUP), (*PROMPT, *ANSWER), ends=ends)
     pass_of(cloud, MODELS)
-    tokens = tokens_of(pass_of(cloud, MODELS))
+    tokens = committed_of(pass_of(cloud, MODELS))
     assert (tokens.token_ids, tokens.work.cloud_drafts) == (ANSWER[1 : last + 1], last)
 
 
 def test_a_resumed_text_is_drafted_from_earlier_ones_where_it_is() -> None:
     cloud = cloud_of(opened(LOOKUP, ANSWER[:5]), (*PROMPT, *ANSWER))
     pass_of(cloud, MODELS)
-    assert tokens_of(pass_of(cloud, MODELS)).token_ids[:5] == ANSWER[6:11]
+    assert committed_of(pass_of(cloud, MODELS)).token_ids[:5] == ANSWER[6:11]
 
 
 @pytest.mark.parametrize(

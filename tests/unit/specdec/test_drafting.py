@@ -14,7 +14,7 @@ from tandem.core.probs import Array, Truncation, truncate
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule
 from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
+from tandem.specdec.events import Drafted, EdgeOutput, EdgeRequest, Interrupt
 from tandem.specdec.messages import Drafts, GenerationParams, GoingAway
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import preset, scheduled
@@ -23,6 +23,7 @@ from tests.virtual_time.edge_frames import (
     edge_of,
     frame_of,
     sent,
+    task_of,
     tokens_of,
     verdict_of,
 )
@@ -37,13 +38,6 @@ def connected(chosen: Preset = CHUNKS, **options: Any) -> EdgeMachine:
     edge = edge_of(chosen, **options)
     edge.connect(0.0)
     return edge
-
-
-def task_of(edge: EdgeMachine) -> DraftTask:
-    """The one that is due."""
-    task = edge.work(0.0)
-    assert task is not None
-    return task
 
 
 def frames(outputs: list[EdgeOutput]) -> Frames:
@@ -91,16 +85,6 @@ def test_a_chunk_that_took_its_time_is_whole() -> None:
     assert handed(edge, 1, draft_s=0.25) == (3, []), "what was discarded counts no more"
     assert handed(edge, 2, draft_s=0.25) == (2, [((1, 2), True)])
     assert handed(edge, 2, draft_s=0.25) == (3, []), "and the next one is not overdue"
-
-
-def test_the_time_of_a_chunk_runs_on_while_its_pieces_leave() -> None:
-    schedule = Schedule(4, 4, verify_on_arrival=True, token_by_token=True)
-    edge = connected(scheduled("coupled", schedule))
-    edge.controller.chunk_budget_s = 0.5
-    task = task_of(edge)
-    for token, ends in ((0, False), (1, True), (2, False)):  # the third begins another chunk
-        outputs = edge.drafted(task, drafts_of(token), 2 + token, 0.3, 0.0)
-        assert frames(outputs) == [((token,), ends)]
 
 
 @pytest.mark.parametrize("chosen", [CHUNKS, PIECES], ids=["chunks", "pieces"])
@@ -253,17 +237,3 @@ def test_what_is_cut_after_the_draw_keeps_the_draft(precision: Precision) -> Non
     assert sent_probs.sum() == pytest.approx(1, abs=1e-6)
     if precision == "float16":
         np.testing.assert_array_equal(sparse_wire_probs(sent_probs, "float16"), sent_probs)
-
-
-def test_what_is_cut_before_the_draw_is_what_it_is_drawn_from() -> None:
-    chosen = replace(PRESETS["tslt"], truncation=Truncation(top_k=2))
-    probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
-    given: list[Array] = []
-
-    def draw(drawn_from: Array, position: int) -> int:
-        given.append(drawn_from)
-        return 2
-
-    token_id, sent_probs = draw_draft(probs, chosen, draw, 7)
-    assert token_id == 2
-    assert sent_probs is given[0]

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.core.randomness import SeededRandom
-from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.choices import Predraft, PredraftOrder, RejectionPayload, Schedule
 from tandem.specdec.cloud import CloudMachine
@@ -18,16 +16,24 @@ from tandem.specdec.events import Interrupt
 from tandem.specdec.messages import Cancel, Committed, Work
 from tandem.specdec.rounds.exits import early_payload_rule
 from tandem.specdec.rounds.messages import EarlyVerdict
-from tandem.specdec.rules import Proposal, acceptance_rule
+from tandem.specdec.rules import acceptance_rule
 from tandem.specdec.verify_task import VerifyTask
 from tests.virtual_time.cases import preset
-from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    draft_after,
+    opening,
+    own_tokens,
+    pass_of,
+    work_of,
+)
 from tests.virtual_time.edge_frames import (
     SPARSE,
     V,
     draft,
     drafts_in_flight,
     edge_of,
+    task_of,
     verdict_of,
 )
 from tests.virtual_time.lockstep import judgement_for, model_for
@@ -64,8 +70,7 @@ def test_an_early_verdict_changes_nothing_but_what_is_drafted_ahead() -> None:
     assert edge.receive(early(edge, 1, True, 2), 0.1) == []
     assert (edge.stats.early_verdicts, edge.phase) == (1, other.phase)
     assert (drafts_in_flight(edge), edge.kv_length) == (drafts_in_flight(other), other.kv_length)
-    work = edge.work(0.1)
-    assert work is not None
+    work = task_of(edge, 0.1)
     assert (work.branch, work.position, work.token_ids) == (True, 4, (2,))
     outputs = [each.receive(verdict_of(each, 0, True, 1), 0.2) for each in (edge, other)]
     assert outputs[0] == [Interrupt(work), *outputs[1]]
@@ -115,8 +120,7 @@ def pass_over(
     cloud.receive(draft_after(cloud, drafts))
     if begun:
         cloud.receive(draft_after(cloud, begun, pending=drafts, end_of_chunk=False))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert work.drafts == len(drafts)
     return work
 
@@ -128,8 +132,7 @@ def speaking(
     model = replace(model_for(MODELS, frozenset()), exits=4)
     cloud = CloudMachine(opening(replace(COUPLED, exit_order=order), seed=seed), model)
     cloud.receive(draft_after(cloud, (0, 1)))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     return cloud, work
 
 
@@ -224,11 +227,6 @@ def test_only_the_pass_that_runs_may_speak() -> None:
     assert not cloud.early_verdicts, "nobody listens any more"
 
 
-def test_without_exits_nothing_speaks_early() -> None:
-    cloud = cloud_with_exits(0)
-    assert pass_over(cloud, own_tokens(COUPLED, 2)).early is None
-
-
 @pytest.mark.parametrize("accepted", [0, 1, 2])
 def test_confidence_is_that_of_the_row_that_speaks(accepted: int) -> None:
     """Before the first draft there is no row: what stands there is certain."""
@@ -237,8 +235,7 @@ def test_confidence_is_that_of_the_row_that_speaks(accepted: int) -> None:
     cloud = cloud_with_exits()
     if accepted == 0:  # the first row is that of the prompt's last token, fed with the drafts
         cloud.receive(draft_after(cloud, drafts))
-        work = cloud.work()
-        assert work is not None
+        work = work_of(cloud)
         texts = [(1, 2), (1, 2, drafts[0])]
     else:
         work = pass_over(cloud, drafts)
@@ -250,36 +247,3 @@ def test_confidence_is_that_of_the_row_that_speaks(accepted: int) -> None:
     assert verdict is not None
     assert (verdict.accepted, verdict.rejected) == (accepted, accepted < 2)
     assert verdict.confidence == pytest.approx((0.1, 0.1, 0.2)[accepted])
-
-
-def test_an_early_payload_is_a_small_one() -> None:
-    rng = SeededRandom(1)
-    flat = np.full(64, 1 / 64, dtype=np.float32)
-    for name, top, expected in (("dssd", 40, 32), ("dssd", 5, 5), ("dssd-full", 5, 32)):
-        chosen = preset(name, 2, payload_top=top)
-        rule = early_payload_rule(chosen.verify_settings, acceptance_rule(chosen, 1, rng), rng)
-        made = rule.payload(flat, Proposal((1,), 0.5), 4)
-        assert isinstance(made, SparsePayload)
-        assert len(made.ids) == expected
-
-
-def test_an_exit_that_knows_the_distribution_foresees_the_token_after_the_drafts() -> None:
-    """Also under rejection sampling, where the number that draws it depends on its position."""
-    flat = np.full(V, 1 / V, dtype=np.float32)
-    foreseen = set()
-    for seed in range(12):
-        model = replace(model_for(MODELS), exits=4)
-        cloud = CloudMachine(opening(SPLIT, seed=seed), model)
-        pass_of(cloud)
-        cloud.receive(draft_after(cloud, (0, 1), probabilities=(0.1, 0.1)))
-        work = cloud.work()
-        assert work is not None
-        assert work.early is not None
-        early = work.early.verdict(1, lambda row: flat, lambda row: 0.5)
-        (final,) = cloud.complete(work.judge.judge(lambda row: flat), Work())
-        assert isinstance(final, Committed)
-        assert early is not None
-        assert (early.accepted, early.rejected) == (final.accepted, final.refuses) == (2, False)
-        assert (early.outcome,) == final.token_ids
-        foreseen.add(early.outcome)
-    assert len(foreseen) > 1

@@ -1,6 +1,5 @@
 """The edge's machine on its own: how drafting, sending and committing start and stop."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -9,16 +8,14 @@ import pytest
 from tandem.control.estimates import Estimates
 from tandem.control.latency_aware import LatencyAware
 from tandem.control.least_cost import LeastCost
-from tandem.core.distribution import RunnersUp
 from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
-from tandem.specdec.choices import CloudDrafts, Control, Predraft, Schedule
+from tandem.specdec.choices import CloudDrafts, Control, Schedule
 from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
 from tandem.specdec.events import (
     Commit,
-    Drafted,
     DraftTask,
     EdgeOutput,
     Finish,
@@ -40,7 +37,6 @@ from tandem.specdec.messages import (
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import NO_TEXTS, DraftSource
 from tandem.specdec.rounds.messages import (
-    EarlyVerdict,
     FullDistribution,
     NeedFullDistribution,
     Recovered,
@@ -50,12 +46,11 @@ from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
     MODELS,
-    PROBS,
     SPARSE,
     SPLIT,
     STREAM,
     TIMES,
-    OpenedEdge,
+    connected,
     draft,
     drafts_in_flight,
     drafts_of,
@@ -63,6 +58,7 @@ from tests.virtual_time.edge_frames import (
     frame_of,
     opened_for,
     sent,
+    task_of,
     tokens_of,
     verdict_of,
 )
@@ -110,8 +106,7 @@ def test_frames_without_a_stream_are_dropped() -> None:
 
 
 def test_one_draft_work_at_a_time() -> None:
-    edge = edge_of(preset("coupled", 3))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3))
     work = edge.work(0.0)
     assert work == DraftTask(keep=0, token_ids=(1, 2), position=2, count=3)
     assert edge.work(0.0) is None
@@ -124,63 +119,14 @@ def test_one_draft_work_at_a_time() -> None:
     assert edge.work(0.0) is None, "a stop-and-wait window is full"
 
 
-def test_a_work_cut_short_is_made_whole_before_it_is_sent() -> None:
-    """A chunk is a chunk, however the drafting was divided."""
-    edge = edge_of(preset("coupled", 3))
-    edge.connect(0.0)
-    assert draft(edge, 0) == []
-    work = edge.work(0.0)
-    assert work is not None
-    assert (work.keep, work.token_ids, work.position, work.count) == (2, (0,), 3, 2)
-    (drafted,) = sent(edge.drafted(work, drafts_of(1, 2), 4, 0.0, 0.0))
-    assert drafted.token_ids == (0, 1, 2)
-
-
-def test_an_end_of_text_closes_a_chunk() -> None:
-    edge = edge_of(preset("dsd", 4), ends=frozenset({0}))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.ends == {0}
-    (drafted,) = sent(edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0))
-    assert drafted.token_ids == (2, 0)
-    assert edge.work(0.0) is None, "nothing is drafted after it"
-
-
-def test_chunks_go_out_until_the_window_is_full() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
-    edge.connect(0.0)
-    first, second = sent(draft(edge, 0, 1)), sent(draft(edge, 2, 0))
-    assert [frame.base for frame in (*first, *second)] == [2, 4]
-    assert second[0].prefix_hash == edge.committed.prefix_with((0, 1))
-    assert edge.work(0.0) is None
-    edge.receive(verdict_of(edge, 2), 0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert (work.position, work.count) == (6, 2)
-
-
-def test_drafts_do_not_pass_the_length_limit() -> None:
-    edge = edge_of(preset("coupled", 8), max_tokens=3)
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.count == 3
-    (drafted,) = sent(edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0))
-    assert len(drafted.token_ids) == 3
-
-
 def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
-    edge.connect(0.0)
+    edge = connected(scheduled("coupled", Schedule(4, 2, bonus=False)))
     draft(edge, 0, 1)
-    stale = edge.work(0.0)
-    assert stale is not None
+    stale = task_of(edge)
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
     assert edge.kv_length == 3, "the rejected draft is not in the KV any more"
-    fresh = edge.work(0.0)
-    assert fresh is not None
+    fresh = task_of(edge)
     assert (fresh.keep, fresh.token_ids, fresh.position) == (3, (2,), 4)
     assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
     assert edge.kv_length == 3
@@ -189,8 +135,7 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
 
 
 def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2)))
-    edge.connect(0.0)
+    edge = connected(scheduled("coupled", Schedule(4, 2)))
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
     assert drafts_in_flight(edge) == (1,)
@@ -198,17 +143,8 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     assert not drafts_in_flight(edge)
 
 
-def test_drafts_that_were_never_sent_are_void_too() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2)))
-    edge.connect(0.0)
-    draft(edge, 0)
-    edge.receive(tokens_of(edge, 1), 0.0)
-    assert drafts_in_flight(edge) == ()
-
-
 def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
-    edge = edge_of(preset("dssd-full", 2))
-    edge.connect(0.0)
+    edge = connected(preset("dssd-full", 2))
     draft(edge, 0, 1)
     target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
     outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
@@ -216,24 +152,12 @@ def test_a_drawn_token_is_sent_after_the_text_before_it() -> None:
     assert sent(outputs) == [Recovered(7, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
 
 
-def test_a_drawn_token_counts_for_its_schedule() -> None:
-    edge = edge_of(preset("dssd-full", 2))
-    edge.connect(0.0)
-    target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
-    for now in (1.0, 1.5):
-        draft(edge, 0, 1)
-        edge.receive(verdict_of(edge, 0, True, FullPayload(target)), now)
-    assert edge.measuring.spent == {"rounds": (1, 0.5)}
-
-
 def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
     """While the edge waits for the full distribution, what it drafted ahead is void already."""
     chosen = replace(SPLIT, schedule=Schedule(6, 2, bonus=False))
-    edge = edge_of(chosen)
-    edge.connect(0.0)
+    edge = connected(chosen)
     draft(edge, 2, 1)
-    ahead = edge.work(0.0)
-    assert ahead is not None
+    ahead = task_of(edge)
     (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0))
     assert isinstance(need, NeedFullDistribution)
     assert need.base == 2
@@ -253,8 +177,7 @@ def time_passes(edge: EdgeMachine, from_s: float, to_s: float) -> list[EdgeOutpu
 
 
 def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
+    edge = connected(preset("ar"))
     assert time_passes(edge, 0.0, 0.8) == []
     (ping,) = sent(edge.tick(1.0))
     assert isinstance(ping, Ping)
@@ -271,20 +194,6 @@ def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
     edge.lost(6.5)
     assert edge.stats.links_lost == 2
     assert edge.stats.loss_noticed_s == pytest.approx(3.0), "the longest silence"
-
-
-def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
-    edge = edge_of(preset("ar"), LostCloud.FAIL, opened=False)
-    edge.connect(0.0)
-    now_s = 0.0
-    outputs: list[EdgeOutput] = []
-    while edge.phase is not Phase.DONE:
-        now_s += 0.2
-        outputs = edge.tick(now_s)
-        if edge.phase is Phase.CONNECTING:
-            edge.connect(now_s)
-    assert now_s == pytest.approx(10.1, abs=0.11)
-    assert outputs[-1] == Finish(FinishReason.ERROR)
 
 
 @pytest.mark.parametrize("name", ["auto", "coupled", "dsd", "ar", "stream"])
@@ -323,11 +232,9 @@ def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) 
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) -> None:
     """As beside a draft model whose engine embeds somebody's images for a minute."""
-    edge = edge_of(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40, opened=False)
-    edge.connect(0.0)
+    edge = connected(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40, opened=False)
     edge.receive(Opened(*frame_of(edge), 8, frozenset({0}), "scripted"), 0.1)
-    task = edge.work(0.1)
-    assert task is not None
+    task = task_of(edge, 0.1)
     for number in range(drafts):
         edge.drafted(task, drafts_of(1), task.position + number, 0.01, 0.1)
     for tick in range(1, 2_000):
@@ -340,14 +247,12 @@ def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) 
 
 
 def test_alone_the_edge_commits_what_it_drafted() -> None:
-    edge = edge_of(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
     draft(edge, 0, 1)
     outputs = time_passes(edge, 0.0, 10.0)
     assert Commit((0, 1), unverified=True) in outputs
     assert edge.phase is Phase.ALONE
-    work = edge.work(10.0)
-    assert work is not None
+    work = task_of(edge, 10.0)
     assert (work.keep, work.token_ids, work.position, work.count) == (3, (1,), 4, ALONE_CHUNK)
     tokens = (2,) * ALONE_CHUNK
     assert edge.drafted(work, drafts_of(*tokens), 11, 0.0, 0.0) == [Commit(tokens, unverified=True)]
@@ -357,8 +262,7 @@ def test_alone_the_edge_commits_what_it_drafted() -> None:
 
 def predict(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     """Do the draft work that is due, with these tokens of the caller's prediction."""
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     drafts = drafts_of(*token_ids, source=DraftSource.PREDICTION)
     return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
 
@@ -366,23 +270,20 @@ def predict(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
 def test_alone_nothing_is_committed_that_the_caller_predicted() -> None:
     """Nobody but the caller has said it: the draft model drafts all that was in flight again."""
     chosen = scheduled("coupled", Schedule(4, 2, bonus=False))
-    edge = edge_of(chosen, LostCloud.EDGE, max_tokens=20, predicted=(1, 1))
-    edge.connect(0.0)
+    edge = connected(chosen, LostCloud.EDGE, max_tokens=20, predicted=(1, 1))
     draft(edge, 0, 2)
     predict(edge, 1, 1)
     assert drafts_in_flight(edge) == (0, 2, 1, 1)
     outputs = time_passes(edge, 0.0, 10.0)
     assert not [output for output in outputs if isinstance(output, Commit)]
-    work = edge.work(10.0)
-    assert work is not None
+    work = task_of(edge, 10.0)
     assert (work.position, edge.texts(work), edge.predicts) == (2, NO_TEXTS, False)
     assert (work.keep, work.token_ids) == (1, (2,)), "a pass needs a token to feed"
     assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (0, 2)
 
 
 def test_tokens_of_the_prediction_are_counted_as_they_end() -> None:
-    edge = edge_of(preset("coupled", 3), max_tokens=20, predicted=(0, 1, 2, 0, 1))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3), max_tokens=20, predicted=(0, 1, 2, 0, 1))
     assert edge.predicts
     predict(edge, 0, 1, 2)
     assert edge.kv_length == 0, "no model was fed for them"
@@ -395,8 +296,7 @@ def test_tokens_of_the_prediction_are_counted_as_they_end() -> None:
 
 
 def test_the_cloud_s_own_token_may_confirm_a_predicted_one() -> None:
-    edge = edge_of(STREAM, predicted=(0, 1))
-    edge.connect(0.0)
+    edge = connected(STREAM, predicted=(0, 1))
     predict(edge, 0)
     edge.receive(tokens_of(edge, 0), 0.0)
     assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (1, 0)
@@ -415,31 +315,17 @@ def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None
     (opening,) = sent(edge.connect(0.0))
     assert opening.settings.window == 64
     edge.receive(Opened(*frame_of(edge), 32, frozenset(), "scripted"), 0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     assert (work.count, work.max_extra) == (2, 30)
     longer = drafts_of(0, 1, 0, 1, 0, source=DraftSource.PREDICTION)
     (frame,) = sent(edge.drafted(work, longer, 0, 0.0, 0.0))
     assert (frame.token_ids, frame.end_of_chunk) == ((0, 1, 0, 1, 0), True)
 
 
-SAID = tuple(random.Random(5).randrange(3) for _ in range(100))
-
-
-def recall(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
-    """Do the draft work that is due, with these tokens of earlier texts."""
-    work = edge.work(0.0)
-    assert work is not None
-    drafts = drafts_of(*token_ids, source=DraftSource.MEMORY)
-    return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
-
-
 def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
-    edge = edge_of(preset("coupled", 3), max_tokens=20)
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 3), max_tokens=20)
     for model in ((), (1,)):
-        work = edge.work(0.0)
-        assert work is not None
+        work = task_of(edge)
         forced = drafts_of(*(0,) * (3 - len(model)), source=DraftSource.GRAMMAR)
         edge.drafted(work, [*drafts_of(*model), *forced], work.keep, 0.02, 0.0)
         edge.receive(verdict_of(edge, 3, outcome=2), 0.0)
@@ -448,107 +334,18 @@ def test_what_a_grammar_forces_tells_nothing_of_the_draft_model() -> None:
     assert (edge.stats.drafted, edge.stats.forced_tokens) == (6, 5)
 
 
-def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> None:
-    edge = edge_of(preset("coupled", 3), max_tokens=20, remembered=[SAID])
-    edge.connect(0.0)
-    recall(edge, 0, 1, 2)
-    assert edge.kv_length == 0, "no model was fed for them"
-    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
-    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (2, 1)
-    assert edge.stats.accepted == 2
-    acceptance = edge.controller.acceptance
-    assert acceptance.judged == 0
-    work = edge.work(0.0)
-    assert work is not None
-    mixed = [*drafts_of(0, source=DraftSource.MEMORY), *drafts_of(1, 2)]
-    edge.drafted(work, mixed, work.position + 2, 0.02, 0.0)
-    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
-    assert (acceptance.judged, acceptance.agreed) == (2, 1)
-    assert edge.stats.model_drafts == 2
-    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (3, 1)
-
-
-def test_the_cloud_s_own_token_may_confirm_a_remembered_one() -> None:
-    edge = edge_of(STREAM, remembered=[SAID])
-    edge.connect(0.0)
-    recall(edge, 0)
-    edge.receive(tokens_of(edge, 0), 0.0)
-    recall(edge, 1)
-    edge.receive(tokens_of(edge, 2), 0.0)
-    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (1, 1)
-    assert edge.controller.acceptance.judged == 0
-
-
-def test_alone_nothing_is_committed_that_is_remembered() -> None:
-    edge = edge_of(
-        scheduled("coupled", Schedule(4, 2, bonus=False)),
-        LostCloud.EDGE,
-        max_tokens=20,
-        prompt_ids=SAID[:40],
-        remembered=[SAID],
-    )
-    edge.connect(0.0)
-    assert edge.predicts
-    draft(edge, 0, 2)
-    recall(edge, 1, 1)
-    outputs = time_passes(edge, 0.0, 10.0)
-    assert not [output for output in outputs if isinstance(output, Commit)]
-    work = edge.work(10.0)
-    assert work is not None
-    assert (work.position, edge.texts(work), edge.predicts) == (40, NO_TEXTS, False)
-
-
-@pytest.mark.parametrize("name", ["auto", "stream"])
-def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
-    """Even the cloud alone, with which `auto` begins: those drafts cost nothing."""
-    edge = edge_of(
-        PRESETS[name], max_tokens=60, prompt_ids=SAID[:40], remembered=[SAID], opened=False
-    )
-    (opening,) = sent(edge.connect(0.0))
-    assert opening.settings.window == 64
-    edge.receive(Opened(*frame_of(edge), 32, frozenset(), "scripted"), 0.0)
-    count = 0
-    while (work := edge.work(0.0)) is not None and count < 40:
-        ids = [*SAID[work.position : work.position + work.count]]
-        if work.stepwise:
-            for token_id in ids:
-                edge.drafted(
-                    work, drafts_of(token_id, source=DraftSource.MEMORY), work.keep, 0.0, 0.0
-                )
-        else:
-            edge.drafted(work, drafts_of(*ids, source=DraftSource.MEMORY), work.keep, 0.0, 0.0)
-        count += len(ids)
-        if edge.texts(work).proposed is None:
-            break
-    assert count >= 12
-    assert drafts_in_flight(edge) == SAID[40 : 40 + count]
-    edge.receive(tokens_of(edge, (SAID[40] + 1) % 3), 0.0)
-    assert edge.schedule.window <= PRESETS[name].schedule.window or not edge.predicts
-
-
-def test_without_a_memory_auto_begins_with_the_cloud_alone() -> None:
-    edge = edge_of(PRESETS["auto"], max_tokens=60, prompt_ids=SAID[:40], opened=False)
-    (opening,) = sent(edge.connect(0.0))
-    assert opening.settings.window == PRESETS["auto"].schedule.window
-    edge.receive(Opened(*frame_of(edge), 32, frozenset(), "scripted"), 0.0)
-    assert edge.work(0.0) is None
-
-
 def test_a_method_without_drafts_drafts_alone() -> None:
-    edge = edge_of(preset("ar"), LostCloud.EDGE, ends=frozenset({2}))
-    edge.connect(0.0)
+    edge = connected(preset("ar"), LostCloud.EDGE, ends=frozenset({2}))
     assert edge.work(0.0) is None
     time_passes(edge, 0.0, 10.0)
-    work = edge.work(10.0)
-    assert work is not None
+    work = task_of(edge, 10.0)
     assert work.ends == {2}
     outputs = edge.drafted(work, drafts_of(0, 2), 3, 0.0, 0.0)
     assert outputs == [Commit((0, 2), unverified=True), Finish(FinishReason.STOP)]
 
 
 def test_cancelling() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     edge.work(0.0)
     outputs = edge.cancel()
     assert [type(output) for output in outputs] == [Send, Interrupt, Finish]
@@ -560,8 +357,7 @@ def test_cancelling() -> None:
 
 
 def test_a_going_cloud_is_left_between_rounds() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     draft(edge, 0, 1)
     assert edge.receive(GoingAway(*frame_of(edge)), 0.0) == []
     assert edge.work(0.0) is None, "no new round"
@@ -572,11 +368,9 @@ def test_a_going_cloud_is_left_between_rounds() -> None:
 
 
 def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
-    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
-    edge.connect(0.0)
+    edge = connected(scheduled("coupled", Schedule(4, 2, bonus=False)))
     draft(edge, 0, 1)
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     edge.receive(GoingAway(*frame_of(edge)), 0.0)
     assert edge.drafted(work, drafts_of(2, 2), 5, 0.0, 0.0) == []
     assert edge.receive(verdict_of(edge, 2), 0.0) == [Commit((0, 1)), Reconnect(lost=False)]
@@ -585,8 +379,7 @@ def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
 
 
 def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
+    edge = connected(preset("ar"))
     going = GoingAway(*frame_of(edge))
     assert edge.receive(going, 0.0) == [Reconnect(lost=False)]
 
@@ -623,62 +416,8 @@ def test_the_target_model_says_what_ends_a_text(name: str) -> None:
     assert ended > 1
 
 
-def test_opened_changes_nothing_when_ends_are_ignored() -> None:
-    request = request_for(preset("ar"), MODELS)
-    request = replace(request, params=replace(request.params, ignore_eos=True))
-    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
-    edge.connect(0.0)
-    opened = Opened(*frame_of(edge), 8, frozenset({0}), "scripted")
-    assert edge.receive(opened, 0.0) == []
-    assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert edge.phase is Phase.RUNNING
-
-
-def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight() -> None:
-    for token, agreed in ((0, 1), (2, 0)):
-        edge = edge_of(STREAM)
-        edge.connect(0.0)
-        edge.receive(tokens_of(edge, 1), 0.0)
-        assert edge.controller.acceptance.judged == 0
-        draft(edge, 0)
-        edge.receive(tokens_of(edge, token), 0.0)
-        acceptance = edge.controller.acceptance
-        assert (acceptance.judged, acceptance.agreed) == (1, agreed)
-
-
-def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
-    """Do the draft work that is due, with the tokens 0 and 1, and what may come for the latter."""
-    work = edge.work(0.0)
-    assert work is not None
-    drafts = [Drafted(0, PROBS), Drafted(1, PROBS, alternatives=runners_up)]
-    edge.drafted(work, drafts, 3, 0.01, 0.0)
-
-
-def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
-    for foreseen, drafted in ((True, 4), (False, 2)):
-        edge = edge_of(preset("coupled", 2, predraft_workers=1, predraft=Predraft.LIKELY_OUTCOMES))
-        edge.connect(0.0)
-        draft_with_runners_up(edge, ((2 if foreseen else 0, 0.9),))
-        work = edge.work(0.0)
-        assert work is not None
-        edge.drafted(work, drafts_of(0, 0), 5, 0.0, 0.0)
-        edge.receive(verdict_of(edge, 1, True, 2), 0.1)
-        assert edge.stats.drafted == drafted
-
-
-def test_early_verdicts_are_counted() -> None:
-    edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=2))
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    for exit_index in range(2):
-        verdict = EarlyVerdict(*frame_of(edge), exit_index, 1, True, 2, 0.5)
-        assert edge.receive(verdict, 0.1) == []
-    assert edge.stats.early_verdicts == 2
-
-
 def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     draft(edge, 0, 1)
     commits = [
         output
@@ -692,8 +431,7 @@ def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
 
 
 def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
-    edge = edge_of(preset("cloud-draft"))
-    edge.connect(0.0)
+    edge = connected(preset("cloud-draft"))
     tokens = replace(
         tokens_of(edge, 0, 1, 2), cloud_accepted=2, work=Work(cloud_drafts=4, target_passes=2)
     )
@@ -709,8 +447,7 @@ def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
 
 def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None:
     """Those that agree stay in flight, and those after one that does not are void."""
-    edge = edge_of(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
-    edge.connect(0.0)
+    edge = connected(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
     for token_id in (0, 1, 2):
         draft(edge, token_id)
     agree = replace(tokens_of(edge, 0, 1), cloud_accepted=2, work=Work(cloud_drafts=2))
@@ -723,8 +460,7 @@ def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None
 
 
 def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
-    edge = edge_of(preset("cloud-draft"), opened=False)
-    edge.connect(0.0)
+    edge = connected(preset("cloud-draft"), opened=False)
     opened = Opened(*frame_of(edge), 64, frozenset(), "target")
     with pytest.raises(FailedPrecondition, match="cloud_drafts"):
         edge.receive(opened, 0.0)
@@ -732,106 +468,14 @@ def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
     assert edge.target_name == "target"
 
 
-def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
-    edge = edge_of(preset("coupled", 2, predraft_workers=2, predraft=Predraft.LIKELY_OUTCOMES))
-    edge.connect(0.0)
-    draft_with_runners_up(edge, ((2, 0.9), (0, 0.8)))
-    drafted = 0
-    while (work := edge.work(0.0)) is not None and drafted < 8:
-        edge.drafted(work, drafts_of(*(1,) * work.count), work.position, 0.0, 0.0)
-        drafted += work.count
-    assert drafted == 4
-    assert edge.stats.predrafted == drafted
-    split = edge_of(SPLIT)
-    split.connect(0.0)
-    draft(split, 0, 1)
-    split.receive(verdict_of(split, 0, True, SPARSE), 0.0)
-    assert split.stats.full_distribution_requests == 1
-
-
-def test_a_token_that_the_edge_drew_tells_its_likelihood_and_the_likeliest() -> None:
-    """A caller who asks for top_logprobs gets them for these tokens too."""
-    request = request_for(preset("dssd-full", 2), MODELS)
-    params = replace(request.params, logprobs=True, top_logprobs=1)
-    edge = OpenedEdge(replace(request, params=params), Liveness(LostCloud.WAIT, TIMES, now=0.0))
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    target = np.array([0.0, 0.25, 0.75], dtype=np.float32)
-    outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
-    (commit,) = [output for output in outputs if isinstance(output, Commit)]
-    assert commit.token_ids == (2,), "the only one that the target likes more than the draft model"
-    (told,) = commit.logprobs
-    assert told.logprob == pytest.approx(np.log(0.75))
-    assert [token_id for token_id, _ in told.top] == [2]
-
-
-def test_every_rejection_that_asks_for_a_whole_distribution_counts() -> None:
-    edge = edge_of(SPLIT)
-    edge.connect(0.0)
-    for _ in range(2):
-        draft(edge, 2, 1)
-        edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0)
-        session, base, prefix = frame_of(edge)
-        answer = FullDistribution(session, base, prefix, target_probs=PROBS_OF_TWO)
-        assert isinstance(sent(edge.receive(answer, 0.0))[0], Recovered)
-    assert edge.stats.full_distribution_requests == 2
-
-
-def test_every_departure_counts() -> None:
-    edge = edge_of(preset("ar"))
-    for now in (0.0, 1.0):
-        edge.connect(now)
-        edge.receive(GoingAway(*frame_of(edge)), now)
-    assert (edge.stats.departures, edge.stats.resumes) == (2, 1)
-
-
 def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
     """Else the cloud of a slow device would idle until the whole chunk is there."""
     for draft_s, frames in ((0.4, []), (0.6, [((0,), True)])):
-        edge = edge_of(preset("coupled", 4, control=Control.LATENCY_AWARE))
-        edge.connect(0.0)
+        edge = connected(preset("coupled", 4, control=Control.LATENCY_AWARE))
         edge.controller.chunk_budget_s = 0.5
-        work = edge.work(0.0)
-        assert work is not None
+        work = task_of(edge)
         outputs = edge.drafted(work, drafts_of(0), 2, draft_s, 0.0)
         assert [(frame.token_ids, frame.end_of_chunk) for frame in sent(outputs)] == frames
-
-
-@pytest.mark.parametrize(
-    ("predraft", "max_tokens", "misses"),
-    [
-        (Predraft.LIKELY_OUTCOMES, 12, 1),
-        (Predraft.LIKELY_OUTCOMES, 1, 0),
-        (Predraft.OFF, 12, 0),
-    ],
-)
-def test_only_a_text_that_goes_on_can_miss_what_is_drafted_ahead(
-    predraft: Predraft, max_tokens: int, misses: int
-) -> None:
-    """And only one for which anything is."""
-    edge = edge_of(preset("coupled", 2, predraft=predraft), max_tokens=max_tokens)
-    edge.connect(0.0)
-    draft(edge, *(0, 1)[:max_tokens])
-    edge.receive(verdict_of(edge, 0, True, 2), 0.1)
-    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, misses)
-
-
-def test_a_stream_that_breaks_at_once_was_noticed_at_once() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
-    edge.lost(0.25)
-    assert edge.stats.loss_noticed_s == 0.25
-
-
-def test_a_round_begins_with_its_drafting() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.5)
-    work = edge.work(1.0)
-    assert work is not None
-    edge.drafted(work, drafts_of(0, 1), 3, 0.5, 1.5)
-    answer = replace(verdict_of(edge, 2, outcome=2), work=Work(verify_s=0.25))
-    edge.receive(answer, 2.0)
-    assert edge.stats.round_s == 1.0
 
 
 def test_auto_asks_for_the_round_trip_once_a_second() -> None:
@@ -850,32 +494,9 @@ def test_auto_asks_for_the_round_trip_once_a_second() -> None:
     assert sent(edge.connect(1.4))[1:] == []
 
 
-def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
-    edge = edge_of(PRESETS["auto"], max_tokens=200, opened=False)
-    pongs: list[tuple[float, int]] = []
-
-    def hear(outputs: list[EdgeOutput], now: float) -> None:
-        for message in sent(outputs):
-            if isinstance(message, Ping):
-                pongs.append((now + 1.7, message.nonce))
-
-    edge.connect(0.0)
-    opened = Opened(*frame_of(edge), 8, frozenset({0}), "scripted")
-    hear(edge.receive(opened, 1.7), 1.7)
-    for tenth in range(18, 80):
-        now = tenth / 10
-        hear(edge.tick(now), now)
-        while pongs and pongs[0][0] <= now + 1e-9:
-            at, nonce = pongs.pop(0)
-            hear(edge.receive(Pong(*frame_of(edge), nonce=nonce), at), at)
-    assert len(edge.measuring.trips_s) >= 3
-    assert estimates_of(edge).rtt_s == pytest.approx(1.7)
-
-
 def test_no_text_comes_before_opened() -> None:
     """Whether the cloud can do what is asked for is checked when it takes the session."""
-    edge = edge_of(preset("cloud-draft"), opened=False)
-    edge.connect(0.0)
+    edge = connected(preset("cloud-draft"), opened=False)
     before = edge.committed.since(0)
     with pytest.raises(ProtocolError, match="Committed before Opened"):
         edge.receive(tokens_of(edge, 1), 0.1)
@@ -890,8 +511,7 @@ def test_no_text_comes_before_opened() -> None:
 
 
 def test_opened_comes_once_on_a_stream() -> None:
-    edge = edge_of(PRESETS["auto"], opened=False)
-    edge.connect(0.0)
+    edge = connected(PRESETS["auto"], opened=False)
     opened = Opened(*frame_of(edge), 8, frozenset({0}), "scripted")
     edge.receive(opened, 0.1)
     with pytest.raises(ProtocolError, match="a second time"):
@@ -910,21 +530,6 @@ def test_an_answer_of_many_rounds_remembers_the_last_ones() -> None:
 
 MEASURED = replace(PRESETS["stream"], control=Control.LATENCY_AWARE)
 """Its controller asks what a draft step takes."""
-
-
-def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
-    long = tuple(number % 3 for number in range(20))
-    request = replace(request_for(MEASURED, MODELS, max_tokens=40), prompt_ids=long)
-    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert len(work.token_ids) == 20
-    edge.drafted(work, drafts_of(0), 20, 0.9, 0.0)
-    assert estimates_of(edge).draft.value is None
-    edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
-    assert estimates_of(edge).draft.value == 0.01
-    assert edge.stats.draft_s == pytest.approx(0.91)
 
 
 def text(ignore_eos: bool = False) -> CommittedText:
@@ -953,17 +558,6 @@ def test_less_room_shortens_an_answer_and_more_does_not_lengthen_it(room: int, l
     assert len(limited.tokens) == 2 + length
 
 
-def test_an_answer_that_ignores_ends_goes_on_after_them() -> None:
-    endless = text(ignore_eos=True)
-    assert endless.append((0, 1, 0, 2)) == ((0, 1, 0, 2), FinishReason.LENGTH)
-
-
-def test_the_cloud_s_ends_take_the_place_of_those_assumed() -> None:
-    taken = text()
-    taken.take_eos(frozenset({1}))
-    assert taken.append((0, 1)) == ((0, 1), FinishReason.STOP)
-
-
 @pytest.mark.parametrize(("kv_length", "measured"), [(19, True), (12, True), (11, False)])
 def test_steps_that_few_tokens_were_fed_with_are_measured(kv_length: int, measured: bool) -> None:
     """Eight of the twenty before the first draft at most, however long the text is."""
@@ -972,7 +566,6 @@ def test_steps_that_few_tokens_were_fed_with_are_measured(kv_length: int, measur
     edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
     edge.adopt_prefix(kv_length)
     edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    work = task_of(edge)
     edge.drafted(work, drafts_of(0), 20, 0.01, 0.0)
     assert (estimates_of(edge).draft.value is not None) is measured

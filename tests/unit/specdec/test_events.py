@@ -1,6 +1,5 @@
 """The running totals of a request, and what an event leaves unsaid."""
 
-import dataclasses
 from dataclasses import replace
 from typing import Any
 
@@ -9,51 +8,10 @@ import pytest
 
 from tandem.core.sparse_payload import FullPayload
 from tandem.specdec.edge_stats import EdgeStats
-from tandem.specdec.events import NO_PROBS, Drafted
 from tandem.specdec.messages import Committed, Opened, Work
 from tandem.specdec.observers import Settled
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for
-
-
-def test_nothing_is_counted_at_first() -> None:
-    stats = EdgeStats()
-    fields = {one.name: getattr(stats, one.name) for one in dataclasses.fields(stats)}
-    assert fields.pop("acceptance_histogram") == []
-    assert fields.pop("_round_started_s") is fields.pop("same_bits") is None
-    assert fields.pop("batch_invariant") is None
-    assert set(fields.values()) == {0}
-    assert stats.resumes == 0
-    stats.on_connected(0.0)
-    assert stats.resumes == 0
-
-
-def test_a_hit_is_no_miss() -> None:
-    stats = EdgeStats()
-    for begun, hit in ((True, True), (True, True), (True, False), (False, False)):
-        stats.on_resolved(begun=begun, ready=hit)
-    assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (2, 2, 1)
-
-
-def test_the_cloud_s_times_and_passes_add_up() -> None:
-    stats = EdgeStats()
-    stats.on_connected(0.0)
-    for passes in (1, 3):
-        work = Work(verify_s=0.5, queue_s=0.25, target_passes=passes)
-        tell(stats, 0, work)
-    assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.0, 0.5, 3)
-    tell(stats, 1, Work(verify_s=0.5, queue_s=0.25, target_passes=4))
-    assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.5, 0.75, 4)
-
-
-def test_rounds_add_up() -> None:
-    stats = EdgeStats()
-    for began in (1.0, 5.0):
-        stats.on_draft_begun(began)
-        stats.on_drafted((), 1, 0.5, 0.0, pure_decode=True)
-        tell(stats, 1, Work(verify_s=0.25, queue_s=8.0), began + 2.0)
-    assert stats.round_s == 4.0
-    assert (stats.drafted, stats.draft_s) == (2, 1.0)
 
 
 def tell(stats: EdgeStats, right: int, work: Work, now: float = 0.0) -> None:
@@ -106,38 +64,6 @@ def test_passes_are_counted_over_streams() -> None:
     assert (stats.verify_s, stats.queue_s) == (0.5, 0.25)
 
 
-def test_a_round_begins_with_its_first_drafting_and_ends_with_its_answer() -> None:
-    stats = EdgeStats()
-    stats.on_draft_begun(1.0)
-    stats.on_draft_begun(1.5)
-    stats.on_drafted((), 3, 0.25, 0.0, pure_decode=True)
-    tell(stats, 1, Work(), 2.0)
-    assert stats.round_s == 1.0
-    tell(stats, 1, Work(), 9.0)
-    assert stats.round_s == 1.0, "no round had begun"
-
-
-def test_a_round_that_a_loss_ended_says_nothing() -> None:
-    stats = EdgeStats()
-    stats.on_draft_begun(0.0)
-    stats.on_drafted((), 2, 0.5, 0.0, pure_decode=True)
-    stats.on_left()
-    stats.on_drafted((), 2, 0.5, 0.0, pure_decode=True)
-    stats.on_draft_begun(2.0)
-    stats.on_drafted((), 2, 0.25, 0.0, pure_decode=True)
-    tell(stats, 1, Work(verify_s=0.25), 3.0)
-    assert stats.round_s == 1.0
-    assert stats.draft_s == 1.25
-    assert stats.drafted == 6
-
-
-def test_unverified_tokens_are_tokens() -> None:
-    stats = EdgeStats()
-    stats.on_text(2, unverified=False)
-    stats.on_text(3, unverified=True)
-    assert (stats.tokens, stats.unverified_tokens) == (5, 3)
-
-
 @pytest.mark.parametrize(("ignore_eos", "expected"), [(False, {3}), (True, set())])
 def test_draft_ends(ignore_eos: bool, expected: set[int]) -> None:
     request = request_for(preset("dsd"), model_pair(5), ends=frozenset({3}))
@@ -171,9 +97,3 @@ def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them(name:
         stats.on_opened(replace(terms, **promises))
         told.append(getattr(stats, name))
     assert told == [None, True, True, False, False]
-
-
-def test_a_draft_that_says_nothing_else_follows_the_text_and_is_sure() -> None:
-    draft = Drafted(3, NO_PROBS)
-    assert (draft.alternatives, draft.parent, draft.ends_chunk) == ((), -1, False)
-    assert (len(NO_PROBS), str(NO_PROBS.dtype)) == (0, "float32")

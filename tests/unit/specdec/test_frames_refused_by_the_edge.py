@@ -17,6 +17,9 @@ from tandem.specdec.messages import CloudMessage, Committed
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rounds.messages import FullDistribution
 from tandem.specdec.rules import Replacement
+from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tests.faults_of_frames import LIES, Lie, Size
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import TokenIds, preset
 from tests.virtual_time.edge_frames import (
@@ -26,117 +29,14 @@ from tests.virtual_time.edge_frames import (
     SPLIT,
     STREAM,
     V,
+    connected,
     draft,
-    edge_of,
     verdict_of,
 )
-from tests.virtual_time.lockstep import Lockstep
+from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, model_for
 from tests.virtual_time.machine_state import state_of
 
-BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
-
-
-def full_distribution_of(frame: Committed | FullDistribution) -> FullDistribution:
-    return FullDistribution(frame.session, frame.base, frame.prefix_hash, target_probs=PROBS)
-
-
-BAD_FRAMES: dict[str, BadFrame] = {
-    "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
-    "before the text's end": (lambda m: replace(m, base=m.base - 1), ProtocolError),
-    "beyond the text's end": (lambda m: replace(m, base=m.base + 1), ProtocolError),
-    "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
-    "a full distribution unasked": (full_distribution_of, ProtocolError),
-}
-BAD_VERDICTS: dict[str, BadFrame] = {
-    **BAD_FRAMES,
-    "accepts more than was sent": (lambda m: replace(m, accepted=9), ProtocolError),
-    "accepts less than nothing": (lambda m: replace(m, accepted=-1), ProtocolError),
-    "commits nothing": (
-        lambda m: replace(m, accepted=0, token_ids=(), draw_from=None),
-        ProtocolError,
-    ),
-    "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
-    "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
-    "a token and a distribution": (
-        lambda m: replace(m, accepted=0, token_ids=(0,), draw_from=FullPayload(PROBS)),
-        ProtocolError,
-    ),
-    "a distribution with nothing to draw": (
-        lambda m: replace(m, accepted=2, token_ids=(), draw_from=FullPayload(PROBS)),
-        ProtocolError,
-    ),
-}
-BAD_TOKENS: dict[str, BadFrame] = {
-    **BAD_FRAMES,
-    "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
-    "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
-    "no tokens": (lambda m: replace(m, token_ids=()), ProtocolError),
-    "more tokens than the answer has room for": (
-        lambda m: replace(m, token_ids=(*m.token_ids, *(0,) * 64)),
-        ProtocolError,
-    ),
-    "tokens not hashed": (
-        lambda m: replace(m, token_ids=((m.token_ids[0] + 1) % V, *m.token_ids[1:])),
-        PrefixMismatch,
-    ),
-    "drafts of the cloud that stand and were not judged": (
-        lambda m: replace(m, cloud_accepted=m.work.cloud_drafts + 1),
-        ProtocolError,
-    ),
-    "more drafts of the cloud than it may make": (
-        lambda m: replace(m, work=replace(m.work, cloud_drafts=5)),
-        ProtocolError,
-    ),
-}
-BAD_DISTRIBUTIONS: dict[str, BadFrame] = {
-    **{name: bad for name, bad in BAD_FRAMES.items() if name != "a full distribution unasked"},
-    "a distribution too short": (lambda m: replace(m, target_probs=PROBS[1:]), ProtocolError),
-    "another distribution": (
-        lambda m: replace(m, target_probs=np.eye(V, dtype=np.float32)[m.target_probs.argmax()]),
-        ProtocolError,
-    ),
-    "a verdict while drawing": (
-        lambda m: Committed(m.session, m.base, m.prefix_hash, 1),
-        ProtocolError,
-    ),
-    "tokens while drawing": (
-        lambda m: Committed(m.session, m.base, m.prefix_hash, token_ids=(0,)),
-        ProtocolError,
-    ),
-}
-
-
-def judges(message: CloudMessage) -> bool:
-    """Whether it tells of drafts of the edge."""
-    return isinstance(message, Committed) and message.work.drafts > 0
-
-
-def goes_alone(message: CloudMessage) -> bool:
-    return isinstance(message, Committed) and not message.work.drafts
-
-
-def distributes(message: CloudMessage) -> bool:
-    return isinstance(message, FullDistribution)
-
-
-Kind = Callable[[CloudMessage], bool]
-BAD: list[tuple[Preset, Kind, str]] = [
-    *(
-        (preset(name, 2), judges, bad)
-        for name in ("dsd", "dssd-full", "coupled")
-        for bad in BAD_VERDICTS
-    ),
-    *((SPLIT, judges, bad) for bad in BAD_VERDICTS),
-    *((preset("ar"), goes_alone, bad) for bad in BAD_TOKENS),
-    *((STREAM, goes_alone, bad) for bad in BAD_TOKENS),
-    *((preset("cloud-draft", 4), goes_alone, bad) for bad in BAD_TOKENS),
-    *((SPLIT, distributes, bad) for bad in BAD_DISTRIBUTIONS),
-]
-TABLES: dict[Kind, dict[str, BadFrame]] = {
-    judges: BAD_VERDICTS,
-    goes_alone: BAD_TOKENS,
-    distributes: BAD_DISTRIBUTIONS,
-}
+SIZE = Size(V, CONTEXT_LENGTH)
 
 
 @cache
@@ -152,22 +52,38 @@ def calm(chosen: Preset) -> tuple[TokenIds, int]:
     return Lockstep(chosen, MODELS, to_edge=count).run(), received
 
 
-@pytest.mark.parametrize(
-    ("chosen", "kind", "name"),
-    BAD,
-    ids=[f"{chosen.name}-{kind.__name__}-{name}" for chosen, kind, name in BAD],
-)
-def test_bad_frames_change_nothing(chosen: Preset, kind: Kind, name: str) -> None:
-    """And the right frame afterwards is taken as if nothing had been."""
-    change, error = TABLES[kind][name]
+class Wire:
+    """A cloud's frames on their way to the edge's machine."""
+
+    def __init__(self, chosen: Preset) -> None:
+        self._cloud = CloudCodec(model_for(MODELS))
+        self._edge = EdgeCodec(V, chosen.verify_settings)
+
+    def frame(self, message: CloudMessage) -> pb.VerifyResponse:
+        frame: pb.VerifyResponse = self._cloud.encode(message)
+        return frame
+
+    def receive(self, edge: EdgeMachine, frame: pb.VerifyResponse) -> None:
+        edge.receive(self._edge.decode(frame), 0.0)
+
+
+Wrong = Callable[[CloudMessage], Callable[[EdgeMachine], object] | None]
+"""How the edge meets a wrong frame in the place of an honest one; None: there is nothing to be
+wrong in."""
+
+
+def check_refused(chosen: Preset, error: type[Exception], wrong: Wrong) -> None:
+    """Wherever the wrong frame may come it changes nothing, and the right one after it is taken as
+    if nothing had been."""
     tried = 0
 
     def disturb(edge: EdgeMachine, message: CloudMessage) -> bool:
         nonlocal tried
-        if kind(message) and edge.phase is Phase.RUNNING:
+        take = wrong(message) if edge.phase is Phase.RUNNING else None
+        if take is not None:
             before = state_of(edge)
             with pytest.raises(error) as caught:
-                edge.receive(change(message), 0.0)
+                take(edge)
             assert type(caught.value) is error
             assert state_of(edge) == before
             tried += 1
@@ -175,6 +91,47 @@ def test_bad_frames_change_nothing(chosen: Preset, kind: Kind, name: str) -> Non
 
     assert Lockstep(chosen, MODELS, to_edge=disturb).run() == calm(chosen)[0]
     assert tried > 0
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_wrong_commits_change_nothing(lie: Lie) -> None:
+    payload = {"payload_top": 2, "payload_tail_draws": 1} if lie.preset == "dssd" else {}
+    chosen = preset(lie.preset, 2, **payload)
+    wire = Wire(chosen)
+
+    def wrong(message: CloudMessage) -> Callable[[EdgeMachine], object] | None:
+        frame = lie.wrong(wire.frame(message), SIZE)
+        return None if frame is None else lambda edge: wire.receive(edge, frame)
+
+    check_refused(chosen, lie.raises, wrong)
+
+
+WRONG_DISTRIBUTIONS: dict[str, tuple[Callable[[Any], CloudMessage], type[Exception]]] = {
+    "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
+    "before the text's end": (lambda m: replace(m, base=m.base - 1), ProtocolError),
+    "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
+    "too short": (lambda m: replace(m, target_probs=PROBS[1:]), ProtocolError),
+    "another one": (
+        lambda m: replace(m, target_probs=np.eye(V, dtype=np.float32)[m.target_probs.argmax()]),
+        ProtocolError,
+    ),
+    "a verdict while drawing": (
+        lambda m: Committed(m.session, m.base, m.prefix_hash, 1),
+        ProtocolError,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_DISTRIBUTIONS)
+def test_wrong_distributions_to_draw_from_change_nothing(name: str) -> None:
+    change, error = WRONG_DISTRIBUTIONS[name]
+
+    def wrong(message: CloudMessage) -> Callable[[EdgeMachine], object] | None:
+        if not isinstance(message, FullDistribution):
+            return None
+        return lambda edge: edge.receive(change(message), 0.0)
+
+    check_refused(SPLIT, error, wrong)
 
 
 RESYNCED = {
@@ -226,8 +183,7 @@ def test_a_resync_after_any_bad_frame_gives_the_same_text(name: str) -> None:
     ],
 )
 def test_answers_the_preset_does_not_name(name: str, outcome: Replacement) -> None:
-    edge = edge_of(preset(name, 2))
-    edge.connect(0.0)
+    edge = connected(preset(name, 2))
     draft(edge, 0, 1)
     before = state_of(edge)
     with pytest.raises(ProtocolError):

@@ -1,20 +1,17 @@
 """The judge of chains, trees and early exits: what it finds, and what it never asks for."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import Array
 from tandem.core.randomness import SeededRandom
-from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.judge import Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Drafts, Frame
 from tandem.specdec.rounds.cloud import DraftTree
 from tandem.specdec.rounds.exits import EarlyJudge
-from tandem.specdec.rounds.messages import EarlyVerdict
 from tandem.specdec.rules import (
     AcceptanceRule,
     GumbelCouplingRule,
@@ -22,8 +19,6 @@ from tandem.specdec.rules import (
     Proposal,
     RejectionRule,
 )
-from tandem.specdec.verify_task import VerifyTask
-from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 6
 RULE = GumbelCouplingRule(1)
@@ -156,29 +151,6 @@ def test_an_early_exit_judges_as_the_pass_does() -> None:
         assert early.confidence == rows.asked[-1] / 10
 
 
-class Logits:
-    """The rows of a pass's logits [rows, V], and which of them were read."""
-
-    def __init__(self, rows: Array) -> None:
-        self.read: list[int] = []
-        self._rows = rows
-
-    def __getitem__(self, row: int) -> Array:
-        self.read.append(row)
-        taken: Array = self._rows[row]
-        return taken
-
-
-def test_a_verify_job_makes_distributions_of_the_rows_that_are_judged() -> None:
-    engine = ScriptedEngine(V, scripted_probs(1, V))
-    work = VerifyTask(0, (0, 0, 0, 1, 2, 3), 4, 3, judge_of(1, 2, 3))
-    job = VerifyJob(engine.open(10), work, SamplingParams(temperature=0.0))
-    logits = Logits(np.log(np.stack([one_hot(token) for token in (1, 5, 3, 4)]) + 1e-9))
-    assert job.take(logits)  # type: ignore[arg-type]
-    assert (job.result().token_ids, job.result().replacement) == ((1,), 5)
-    assert logits.read == [0, 1]
-
-
 def early_judge(
     rule: AcceptanceRule, drafts: Sequence[tuple[int, Array]], **changes: Any
 ) -> EarlyJudge:
@@ -187,22 +159,6 @@ def early_judge(
     payloads = PayloadRule(rule, SeededRandom(0))
     judge = Judge(3, chain_steps(proposals), rule, payloads, **changes)
     return EarlyJudge(Frame(1, 3, 4), (0, 1), judge)
-
-
-def test_an_early_verdict_names_its_exit_its_place_and_what_comes_there() -> None:
-    rule = RejectionRule(SeededRandom(1))
-    rows = np.stack([one_hot(token) for token in (1, 5, 3)])
-    early = early_judge(rule, [(token, one_hot(token)) for token in (1, 2)])
-    assert early.verdict(1, rows.__getitem__, lambda row: row / 10) == EarlyVerdict(
-        session=1,
-        base=3,
-        prefix_hash=4,
-        exit_index=1,
-        accepted=1,
-        rejected=True,
-        outcome=5,
-        confidence=0.1,
-    )
 
 
 @pytest.mark.parametrize(
@@ -220,10 +176,3 @@ def test_targets_that_were_known_before_take_no_row_of_an_exit(
     assert verdict is not None
     assert (verdict.accepted, verdict.rejected, verdict.outcome) == (accepted, True, 5)
     assert verdict.confidence == confidence
-
-
-def test_each_exit_has_its_own_temperature() -> None:
-    early = early_judge(RULE, [])
-    assert early.temperature(1) == 1.0
-    calibrated = replace(early, temperatures=(0.5, 2.0))
-    assert [calibrated.temperature(index) for index in (0, 1)] == [0.5, 2.0]

@@ -44,13 +44,6 @@ def test_each_message_takes_what_was_noted_since_the_last() -> None:
     assert recorder.take() == ()
 
 
-def test_nothing_is_noted_unasked_nor_is_a_distribution_needed_then() -> None:
-    recorder = LogprobsRecorder(enabled=False)
-    recorder.note(3, 3)
-    assert recorder.take() == ()
-    assert LogprobsBuffer(enabled=False).of(0, 2) == ()
-
-
 def hear(buffer: LogprobsBuffer, message: Committed) -> None:
     buffer.on_committed(message, Settled.by(message, ()), (), 0.0)
 
@@ -109,10 +102,6 @@ def test_no_more_are_asked_for_than_are_sent_and_none_alone() -> None:
             check_logprob_params(asking(logprobs, top))
 
 
-def test_certainty_is_zero() -> None:
-    check_logprobs(plain(0.0, -1e30), 2, asking(True), VOCABULARY, "Verdict")
-
-
 def test_a_token_drawn_at_the_edge_is_told_from_what_it_was_drawn_from() -> None:
     probs = np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32)
     sparse = SparsePayload(np.array([1, 3]), probs[[1, 3]], 0.35, np.array([4, 4]), probs[[4, 4]])
@@ -139,16 +128,3 @@ def test_lossy_draws_at_the_edge_and_short_payloads_cannot_tell() -> None:
     with pytest.raises(InvalidArgument, match="which is 2") as refused:
         check_logprobs_available(short.verify_settings, 3)
     assert refused.value.field == "top_logprobs"
-
-
-def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
-    recorder = LogprobsRecorder(True, 20)
-    recorder.note(np.tile(np.array([0.02, 0.03], dtype=np.float32), 20), 0)
-    (noted,) = recorder.take()
-    assert [token_id for token_id, _ in noted.top] == list(range(1, 40, 2))
-
-
-def test_several_positions_are_asked_for_at_once() -> None:
-    buffer = LogprobsBuffer(enabled=True)
-    hear(buffer, Committed(1, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
-    assert buffer.of(5, 2) == plain(-0.5, -1.5)

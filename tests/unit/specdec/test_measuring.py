@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tandem.control.controller import Answer, Controller
 from tandem.specdec.measuring import Measuring
-from tandem.specdec.messages import Committed, Drafts, Work
+from tandem.specdec.messages import Committed, Work
 from tandem.specdec.observers import Settled
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.proposers import DraftSource
@@ -38,36 +36,6 @@ def measuring(preset: str) -> Measuring:
 
 def committed(accepted: int, *token_ids: int, base: int = 7, work: Work = NO_WORK) -> Committed:
     return Committed(7, base, 0, accepted=accepted, token_ids=token_ids, work=work)
-
-
-def test_pings_tell_the_round_trip_once_a_second_where_drafts_do_not() -> None:
-    auto = measuring("auto")
-    assert auto.ping_wanted(0.0)
-    auto.on_pinged(0.0)
-    assert not auto.ping_wanted(0.9)
-    assert auto.ping_wanted(1.0)
-    auto.on_ponged(0.03, 0.03)
-    auto.on_ponged(None, 0.04)
-    assert list(auto.trips_s) == [0.03]
-    assert not measuring("coupled").ping_wanted(100.0)
-
-
-def test_an_answer_is_measured_from_the_last_frame_that_it_judges_without_its_pass() -> None:
-    fixed = measuring("coupled")
-    for base, now in ((7, 2.0), (9, 2.1), (11, 2.15)):
-        fixed.on_sent(Drafts(7, base, 0, (1, 2), end_of_chunk=False), now)
-    work = Work(verify_s=0.05, queue_s=0.02, target_passes=2, drafts=4)
-    drafts = drafts_of(1, 2, 1, 2, 1)
-    fixed.on_committed(committed(4, work=work), Settled(4, False, False), drafts, 2.35)
-    assert list(fixed.trips_s) == pytest.approx([0.18])
-    fixed.on_discarded()
-    wrong = committed(0, 2, base=11, work=work)
-    fixed.on_committed(wrong, Settled(0, departs=True, refused=True), drafts[4:], 2.5)
-    assert len(fixed.trips_s) == 1
-    fixed.on_sent(Drafts(7, 12, 0, (1,), end_of_chunk=False), 2.6)
-    fixed.on_connected(3.0)
-    fixed.on_committed(committed(1, base=12), Settled(1, False, False), drafts[:1], 3.1)
-    assert len(fixed.trips_s) == 1, "of the stream before"
 
 
 def test_a_controller_hears_of_the_draft_model_s_drafts_and_of_tokens_without_any() -> None:

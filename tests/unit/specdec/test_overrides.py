@@ -95,9 +95,8 @@ def test_how_many_there_may_be_and_how_long(overrides: list[str], fits: bool) ->
     if fits:
         check_overrides(overrides)
         return
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^overrides: "):
         check_overrides(overrides)
-    assert caught.value.field == "overrides"
 
 
 def test_a_field_of_a_part_may_be_named_by_itself() -> None:

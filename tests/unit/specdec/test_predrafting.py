@@ -11,18 +11,19 @@ import pytest
 from tandem.specdec.choices import Control, Predraft, PredraftOrder, Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, Interrupt
-from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.presets import Preset
 from tandem.specdec.proposers import DraftSource
 from tandem.specdec.rounds.messages import EarlyVerdict
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import (
     PROBS,
+    connected,
     draft,
     drafts_in_flight,
     drafts_of,
-    edge_of,
     frame_of,
     sent,
+    task_of,
     tokens_of,
     verdict_of,
 )
@@ -51,8 +52,7 @@ def waiting(
 
 
 def in_flight(chosen: Preset, **options: Any) -> EdgeMachine:
-    edge = edge_of(chosen, **options)
-    edge.connect(0.0)
+    edge = connected(chosen, **options)
     draft(edge, *(0, 1)[: min(chosen.schedule.chunk, edge.request.max_tokens)])
     return edge
 
@@ -67,8 +67,7 @@ def expect(edge: EdgeMachine, position: int, token: int, confidence: float = 0.5
 
 def begun(edge: EdgeMachine) -> DraftTask:
     """The next branch."""
-    task = edge.work(0.1)
-    assert task is not None
+    task = task_of(edge, 0.1)
     assert task.branch
     return task
 
@@ -120,10 +119,8 @@ def test_a_branch_is_no_longer_than_a_window_that_was_narrowed() -> None:
     chosen = scheduled(
         "coupled", Schedule(4, 2, bonus=False), **EARLY, control=Control.LATENCY_AWARE
     )
-    edge = edge_of(chosen)
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
+    edge = connected(chosen)
+    task = task_of(edge)
     for token in (0, 1):
         edge.drafted(task, drafts_of(token), 3, 0.0, 0.0)
     edge.controller.schedule = Schedule(1, 2)
@@ -157,10 +154,8 @@ def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
     """A third of the first draft's weight is its runner-up's, so of the rest a little more or a
     little less than half comes before it or after."""
     for weight, order in ((0.8, [(2, 2), (3, 2)]), (1.1, [(3, 2), (2, 2)])):
-        edge = edge_of(replace(LIKELY, predraft_workers=2))
-        edge.connect(0.0)
-        task = edge.work(0.0)
-        assert task is not None
+        edge = connected(replace(LIKELY, predraft_workers=2))
+        task = task_of(edge)
         drafts = [
             Drafted(0, PROBS, alternatives=((2, 0.5),)),
             Drafted(1, PROBS, alternatives=((2, weight),)),
@@ -205,8 +200,7 @@ def test_an_outcome_that_only_waits_is_a_miss() -> None:
     outputs = edge.receive(verdict_of(edge, 1, True, 0), 0.2)
     assert [each.task for each in outputs if isinstance(each, Interrupt)] == [first, second]
     assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, 1)
-    task = edge.work(0.2)
-    assert task is not None
+    task = task_of(edge, 0.2)
     assert not task.branch, "nothing of the other outcomes is left"
 
 
@@ -221,15 +215,6 @@ def test_what_was_committed_otherwise_is_forgotten() -> None:
     assert not any(isinstance(each, Interrupt) for each in outputs)
     take(edge, coming, 0)
     assert drafts_in_flight(edge) == (0,), "its drafts are the answer's now"
-
-
-def test_a_branch_that_is_drafted_to_its_end_needs_no_interrupt() -> None:
-    edge = in_flight(STREAMING)
-    draft(edge, 0, 1)
-    expect(edge, 2, 1)
-    take(edge, begun(edge), 2, 2)
-    outputs = edge.receive(verdict_of(edge, 2), 0.2)
-    assert not any(isinstance(each, Interrupt) for each in outputs)
 
 
 @pytest.mark.parametrize(("tokens", "still_open"), [((1,), True), ((1, 1), False), ((2,), False)])
@@ -263,26 +248,6 @@ def test_orders() -> None:
     assert order_of(PredraftOrder.RANDOM, 7) == order_of(PredraftOrder.RANDOM, 7)
 
 
-def test_chance_orders_outcomes_anew_at_each_position() -> None:
-    edge, first = waiting(workers=1, order=PredraftOrder.RANDOM, max_tokens=60), set[int]()
-    for _ in range(12):
-        position = len(edge.committed) + 2
-        for token in (0, 1):
-            expect(edge, position, token)
-        first.add(outcome(begun(edge))[1])
-        edge.receive(verdict_of(edge, 2, outcome=2), 0.2)
-        draft(edge, 0, 1)
-    assert first == {0, 1}
-
-
-@pytest.mark.parametrize("order", [PredraftOrder.CONFIDENCE, PredraftOrder.FIFO])
-def test_equal_outcomes_come_in_the_order_they_were_expected(order: PredraftOrder) -> None:
-    edge = waiting(order=order, outcomes=2)
-    for token in (0, 1, 2):
-        expect(edge, 4, token)
-    assert outcomes(edge) == [(4, 0), (4, 1)], "the last that came gave way"
-
-
 def test_the_least_likely_that_wait_give_way() -> None:
     edge = waiting(workers=1, outcomes=2)
     expect(edge, 4, 0, 0.1)
@@ -307,22 +272,6 @@ def test_a_known_outcome_becomes_more_confident_only() -> None:
         assert [token for _, token in outcomes(edge)] == order
 
 
-def test_without_predrafting_nothing_is_drafted_before_the_verdict() -> None:
-    edge = edge_of(replace(LIKELY, predraft=Predraft.OFF))
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
-    drafts = [Drafted(token, PROBS, alternatives=((2, 0.5),)) for token in (0, 1)]
-    edge.drafted(task, drafts, 3, 0.0, 0.0)
-    assert edge.work(0.1) is None
-
-
-def test_predrafting_takes_room_beside_the_text() -> None:
-    chosen = replace(LIKELY, predraft_workers=2)
-    assert PRESETS["coupled"].spare_tokens(99) == 0
-    assert chosen.spare_tokens(99) == 2 * (chosen.schedule.window + chosen.schedule.chunk + 1)
-
-
 def test_a_token_of_the_cloud_s_own_may_be_the_outcome() -> None:
     edge = in_flight(scheduled("coupled", Schedule(2, 1), **EARLY, predraft_workers=1))
     draft(edge, 1)
@@ -338,10 +287,8 @@ def test_no_branch_feeds_a_long_text_that_the_caller_predicted() -> None:
     """What the prediction says was fed to no model. A branch would have to feed it; a window of it
     is worth that, and no more."""
     chosen = preset("coupled", 2, **EARLY, predraft_workers=2)
-    edge = edge_of(chosen, predicted=(0, 1, 2, 0, 1))
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
+    edge = connected(chosen, predicted=(0, 1, 2, 0, 1))
+    task = task_of(edge)
     edge.drafted(task, drafts_of(0, 1, source=DraftSource.PREDICTION), 0, 0.0, 0.0)
     assert edge.kv_length == 0
     expect(edge, 3, 0)
@@ -351,12 +298,6 @@ def test_no_branch_feeds_a_long_text_that_the_caller_predicted() -> None:
     assert outcomes(edge) == []
 
 
-def test_a_prediction_hinders_no_branch_after_a_text_that_the_model_was_fed() -> None:
-    edge = waiting(predicted=(2, 2, 2, 2))
-    expect(edge, 3, 0)
-    assert outcomes(edge) == [(3, 0)]
-
-
 def test_runners_up_are_named_where_outcomes_are_made_of_them_and_wanted() -> None:
     """Naming them costs a pass over the vocabulary for each draft."""
     for chosen, asked in (
@@ -364,8 +305,6 @@ def test_runners_up_are_named_where_outcomes_are_made_of_them_and_wanted() -> No
         (preset("coupled", 2, **EARLY), 0),
         (preset("coupled", 2), 0),
     ):
-        edge = edge_of(chosen)
-        edge.connect(0.0)
-        task = edge.work(0.0)
-        assert task is not None
+        edge = connected(chosen)
+        task = task_of(edge)
         assert task.alternatives == asked

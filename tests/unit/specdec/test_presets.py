@@ -25,7 +25,6 @@ from tandem.specdec.presets import (
     Preset,
     VerifySettings,
 )
-from tests.virtual_time.cases import scheduled
 
 
 def changed(name: str, schedule: dict[str, Any] | None = None, **choices: Any) -> Preset:
@@ -40,39 +39,6 @@ def test_every_preset_is_valid_at_every_draft_length(name: str) -> None:
     PRESETS[name].validate()
     for length in (1, 2, 64):
         PRESETS[name].with_draft_length(length).validate()
-
-
-def test_the_composition_of_each_preset() -> None:
-    rejection, shared = Acceptance.REJECTION, Acceptance.GUMBEL
-    choices = {
-        "ar": (shared, Uplink.IDS, RejectionPayload.TOKEN),
-        "split": (shared, Uplink.HIDDEN_STATES, RejectionPayload.TOKEN),
-        "dsd": (rejection, Uplink.FULL_DISTRIBUTIONS, RejectionPayload.TOKEN),
-        "dssd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
-        "dssd-full": (rejection, Uplink.PROBABILITIES, RejectionPayload.FULL_DISTRIBUTION),
-        "tslt": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
-        "tslt-after": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
-        "picospec": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
-        "picospec-preverify": (
-            rejection,
-            Uplink.PROBABILITIES,
-            RejectionPayload.LOSSLESS_SPARSE,
-        ),
-        "picospec-top-k": (rejection, Uplink.PROBABILITIES, RejectionPayload.TOP_K),
-        "mc-dsd": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
-        "stream": (shared, Uplink.IDS, RejectionPayload.TOKEN),
-        "coupled": (shared, Uplink.IDS, RejectionPayload.TOKEN),
-        "fsd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
-    }
-    for name, composed in choices.items():
-        preset = PRESETS[name]
-        assert (preset.acceptance, preset.uplink, preset.rejection_payload) == composed
-    assert [name for name in choices if PRESETS[name].lossy] == [
-        *("tslt-after", "picospec-top-k"),
-    ]
-    assert [name for name in choices if not PRESETS[name].drafts] == [
-        *("ar", "split"),
-    ]
 
 
 def test_presets_cannot_be_changed_in_place() -> None:
@@ -160,9 +126,8 @@ def test_presets_cannot_be_changed_in_place() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         preset.validate()
-    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -189,9 +154,8 @@ def test_what_fits(preset: Preset) -> None:
 @pytest.mark.parametrize("length", [0, -1, 65])
 def test_draft_lengths_out_of_range(length: int) -> None:
     for preset in PRESETS.values():
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=r"^draft_length: "):
             preset.with_draft_length(length)
-        assert caught.value.field == "draft_length"
 
 
 def test_a_draft_length_keeps_the_number_of_chunks() -> None:
@@ -230,11 +194,10 @@ def test_where_other_choices_leave_no_room_for_drafts_of_the_cloud_auto_asks_for
     settings = changed.verify_settings
     assert (settings.cloud_drafts, settings.cloud_draft_length) == (CloudDrafts.NONE, 0)
     assert not changed.may_draft_in_cloud
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^cloud_drafts: "):
         replace(
             changed.verify_settings, cloud_drafts=CloudDrafts.ANY, cloud_draft_length=4
         ).validate()
-    assert caught.value.field == "cloud_drafts"
 
 
 def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
@@ -287,78 +250,14 @@ def test_nobody_is_first_under_rejection_sampling(name: str) -> None:
         ({"decode_when_idle": True, "bonus": False}, Control.FIXED, "decode_when_idle"),
     ]
     for schedule, control, field in racing:
-        with pytest.raises(InvalidArgument) as caught:
+        with pytest.raises(InvalidArgument, match=rf"^{field}: "):
             changed(name, schedule, control=control).validate()
-        assert caught.value.field == field
         changed("coupled", schedule, control=control).validate()
         if field == "bonus":
             changed(name, {**schedule, "bonus": False}, control=control).validate()
     for alone in ("token_by_token", "verify_on_arrival"):
         changed(name, {alone: True}).validate()
     changed("ar", acceptance=Acceptance.REJECTION).validate()
-
-
-def test_the_timing_of_each_preset() -> None:
-    """What docs/presets.md says of when tokens travel and of what is drafted ahead."""
-    window = Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True)
-    pipeline = Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True)
-    prepared = Schedule(8, 4, bonus=False, token_by_token=True, prepare_on_arrival=True)
-    stop_and_wait = Schedule(4, 4)
-    off, likely, exits = Predraft.OFF, Predraft.LIKELY_OUTCOMES, Predraft.EARLY_EXITS
-    timing = {
-        "ar": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "split": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "dsd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "dssd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "dssd-full": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "tslt": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "tslt-after": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "picospec": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
-        "picospec-preverify": (prepared, Control.LATENCY_AWARE, off, 4, 16, 0),
-        "picospec-top-k": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
-        "mc-dsd": (Schedule(3, 3), Control.FIXED, off, 4, 16, 0),
-        "stream": (window, Control.FIXED, likely, 8, 32, 0),
-        "auto": (window, Control.LEAST_COST, likely, 8, 32, 0),
-        "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "cloud-draft": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 4),
-    }
-    cuts = dict.fromkeys(("tslt", "tslt-after", "mc-dsd"), Truncation(top_k=320))
-    for name, expected in timing.items():
-        found = PRESETS[name]
-        ahead = found.predraft, found.predraft_workers, found.predraft_outcomes
-        assert (found.schedule, found.control, *ahead, found.exits) == expected, name
-        assert found.confidence_threshold == 0.0, name
-        assert found.truncation == cuts.get(name, Truncation()), name
-        assert (found.payload_top, found.payload_tail_draws) == (64, 4), name
-    assert timing.keys() == PRESETS.keys()
-
-
-@pytest.mark.parametrize(
-    ("field", "least", "most"),
-    [
-        ("payload_top", 0, 4096),
-        ("payload_tail_draws", 0, 256),
-        ("confidence_threshold", 0, 1),
-        ("predraft_workers", 1, 32),
-        ("predraft_outcomes", 1, 256),
-        ("exits", 0, 64),
-    ],
-)
-def test_each_number_has_borders(field: str, least: int, most: int) -> None:
-    preset = PRESETS["coupled"]
-    for within in (least, most):
-        with_overrides(preset, (f"{field}={within}",)).validate()
-    for beyond in (most + 1, least - 1):
-        with pytest.raises(InvalidArgument) as caught:
-            with_overrides(preset, (f"{field}={beyond}",)).validate()
-        assert caught.value.field == field
-
-
-def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
-    """A probability beside each id is four bytes, and decides whether its draft stands."""
-    halved = {name for name in PRESETS if PRESETS[name].uplink_precision == "float16"}
-    assert halved == {"dsd", "tslt", "tslt-after", "mc-dsd"}
 
 
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
@@ -372,55 +271,10 @@ def test_what_the_draft_kv_holds_beside_the_text() -> None:
     assert PRESETS["auto"].spare_tokens(10) == 8 * 10
 
 
-def test_which_drafts_travel_as_ids_drawn_from_the_model_itself() -> None:
-    assert PRESETS["coupled"].sends_ids_alone
-    assert not changed("coupled", truncation=Truncation(top_k=3)).sends_ids_alone
-    assert not PRESETS["dssd"].sends_ids_alone
-    assert not PRESETS["tslt"].sends_ids_alone
-
-
 def test_too_many_nodes_narrow_the_deepest_layers_one_candidate_at_a_time() -> None:
     wide = PRESETS["mc-dsd"].with_expansion((4, 3, 3))  # 4 + 12 + 36 nodes
     assert wide.with_draft_length(4).expansion == (4, 3, 2, 1)  # 4 + 12 + 24 + 24
     assert wide.with_draft_length(2).expansion == (4, 3)
-
-
-def test_a_window_that_is_one_chunk_is_stop_and_wait() -> None:
-    assert Schedule(2, 2).stop_and_wait
-    assert not Schedule(4, 2).stop_and_wait
-    assert not scheduled("coupled", Schedule(2, 2, decode_when_idle=True)).schedule.stop_and_wait
-
-
-def test_the_cloud_is_told_how_to_judge_and_no_more() -> None:
-    settings = PRESETS["picospec"].verify_settings
-    assert settings.preset_name == "picospec"
-    assert (settings.window, settings.verify_on_arrival, settings.bonus) == (8, True, False)
-    assert settings.acceptance is Acceptance.REJECTION
-    assert (settings.uplink, settings.carries_probs) == (Uplink.PROBABILITIES, False)
-    own = {"confidence_threshold": 0.5, "control": Control.FIXED}
-    assert changed("picospec", {"chunk": 2, "token_by_token": False}, **own).verify_settings == (
-        settings
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "field"),
-    [
-        ("coupled", {"window": 257}, "window"),
-        ("coupled", {"window": 0}, "decode_when_idle"),
-        ("dssd", {"decode_when_idle": True}, "decode_when_idle"),
-        ("dsd", {"uplink": Uplink.IDS}, "uplink"),
-        ("mc-dsd", {"window": 4}, "expansion"),
-        ("mc-dsd", {"verify_on_arrival": True}, "expansion"),
-        ("coupled", {"exits": -1}, "exits"),
-    ],
-)
-def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], field: str) -> None:
-    settings = PRESETS[name].verify_settings
-    settings.validate()
-    with pytest.raises(InvalidArgument) as caught:
-        replace(settings, **changes).validate()
-    assert caught.value.field == field
 
 
 def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> None:
@@ -431,79 +285,6 @@ def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> 
         wide.validate()
         assert (wide.schedule.window, wide.schedule.chunk) == (64, PRESETS[name].schedule.chunk)
         assert wide.widened() == wide
-
-
-def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
-    """All of them unlike what is assumed where nothing is said."""
-    chosen = Preset(
-        name="other",
-        schedule=Schedule(
-            window=6,
-            chunk=3,
-            verify_on_arrival=True,
-            bonus=False,
-            decode_when_idle=True,
-            prepare_on_arrival=True,
-        ),
-        acceptance=Acceptance.GUMBEL,
-        uplink=Uplink.SPARSE_DISTRIBUTIONS,
-        rejection_payload=RejectionPayload.TOP_K,
-        uplink_precision="float16",
-        payload_top=7,
-        payload_tail_draws=5,
-        truncation=Truncation(top_k=9),
-        expansion=(2, 1),
-        with_replacement=True,
-        exits=3,
-        exit_order=PredraftOrder.RANDOM,
-        split_layers=2,
-    )
-    assert chosen.verify_settings == VerifySettings(
-        preset_name="other",
-        acceptance=Acceptance.GUMBEL,
-        uplink=Uplink.SPARSE_DISTRIBUTIONS,
-        rejection_payload=RejectionPayload.TOP_K,
-        window=6,
-        verify_on_arrival=True,
-        decode_when_idle=True,
-        prepare_on_arrival=True,
-        bonus=False,
-        uplink_precision="float16",
-        payload_top=7,
-        payload_tail_draws=5,
-        truncation=Truncation(top_k=9),
-        expansion=(2, 1),
-        with_replacement=True,
-        exits=3,
-        exit_order=PredraftOrder.RANDOM,
-        split_layers=2,
-    )
-
-
-def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
-    told = VerifySettings(
-        preset_name="older",
-        acceptance=Acceptance.GUMBEL,
-        uplink=Uplink.IDS,
-        rejection_payload=RejectionPayload.TOKEN,
-        window=4,
-    )
-    assert (told.verify_on_arrival, told.decode_when_idle) == (False, False)
-    assert (told.prepare_on_arrival, told.bonus) == (False, True)
-    assert (told.payload_top, told.payload_tail_draws) == (64, 4)
-    assert (told.expansion, told.with_replacement) == ((), False)
-    assert (told.exits, told.split_layers) == (0, 0)
-
-
-def test_what_a_preset_does_not_say() -> None:
-    preset = PRESETS["coupled"]
-    assert (preset.with_replacement, preset.truncate_after_sampling) == (False, False)
-    assert (preset.split_layers, preset.expansion) == (0, ())
-    assert {name for name, one in PRESETS.items() if one.truncate_after_sampling} == {"tslt-after"}
-    assert {name for name, one in PRESETS.items() if one.expansion} == {"mc-dsd"}
-    assert PRESETS["mc-dsd"].expansion == (2, 2, 2)
-    layers = {name: one.split_layers for name, one in PRESETS.items() if one.split_layers}
-    assert layers == {"split": 3}
 
 
 @pytest.mark.parametrize(
@@ -569,9 +350,8 @@ def test_a_tree_has_64_nodes_at_most(expansion: tuple[int, ...], fits: bool) -> 
         assert grown.expansion == expansion
         assert grown.schedule == Schedule(len(expansion), len(expansion))
         return
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(InvalidArgument, match=r"^expansion: "):
         PRESETS["mc-dsd"].with_expansion(expansion)
-    assert caught.value.field == "expansion"
 
 
 def test_a_tree_takes_the_place_of_a_schedule_that_is_chosen_at_run_time() -> None:
@@ -581,17 +361,6 @@ def test_a_tree_takes_the_place_of_a_schedule_that_is_chosen_at_run_time() -> No
     assert (grown.control, grown.predraft) == (Control.FIXED, Predraft.OFF)
     kept = changed("mc-dsd", {"verify_on_arrival": True}).with_expansion((3,))
     assert kept.schedule == Schedule(1, 1, verify_on_arrival=True), "the rest of it stays"
-
-
-def test_a_draft_length_leaves_out_what_is_no_whole_chunk() -> None:
-    uneven = changed("dsd", {"window": 9, "chunk": 4, "bonus": False})
-    assert uneven.with_draft_length(3).schedule.window == 6
-
-
-def test_a_window_wider_than_any_prediction_stays() -> None:
-    wide = changed("stream", {"window": 128})
-    assert wide.widened() == wide
-    assert changed("stream", {"window": 65}).widened().schedule.window == 65
 
 
 @pytest.mark.parametrize(
@@ -613,25 +382,84 @@ def test_a_pass_may_take_a_part_of_the_drafts_where_nobody_minds(
     assert settings.allows_partial_verification is allowed
 
 
-def test_how_many_drafts_one_message_may_bring() -> None:
-    most = {name: preset.verify_settings.most_drafts for name, preset in PRESETS.items()}
-    assert (most["ar"], most["coupled"], most["stream"], most["mc-dsd"]) == (
-        0,
-        4,
-        16,
-        14,
+@pytest.mark.parametrize(
+    ("field", "least", "most"),
+    [
+        ("payload_top", 0, 4096),
+        ("payload_tail_draws", 0, 256),
+        ("confidence_threshold", 0, 1),
+        ("predraft_workers", 1, 32),
+        ("predraft_outcomes", 1, 256),
+        ("exits", 0, 64),
+    ],
+)
+def test_each_number_has_borders(field: str, least: int, most: int) -> None:
+    preset = PRESETS["coupled"]
+    for within in (least, most):
+        with_overrides(preset, (f"{field}={within}",)).validate()
+    for beyond in (most + 1, least - 1):
+        with pytest.raises(InvalidArgument) as caught:
+            with_overrides(preset, (f"{field}={beyond}",)).validate()
+        assert caught.value.field == field
+
+
+def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
+    """All of them unlike what is assumed where nothing is said."""
+    chosen = Preset(
+        name="other",
+        schedule=Schedule(
+            window=6,
+            chunk=3,
+            verify_on_arrival=True,
+            bonus=False,
+            decode_when_idle=True,
+            prepare_on_arrival=True,
+        ),
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        rejection_payload=RejectionPayload.TOP_K,
+        uplink_precision="float16",
+        payload_top=7,
+        payload_tail_draws=5,
+        truncation=Truncation(top_k=9),
+        expansion=(2, 1),
+        with_replacement=True,
+        exits=3,
+        exit_order=PredraftOrder.RANDOM,
+        split_layers=2,
     )
-    draws = {name for name, preset in PRESETS.items() if not preset.verify_settings.cloud_draws}
-    assert draws == {
-        *("dssd", "dssd-full", "picospec", "picospec-preverify", "picospec-top-k", "fsd"),
-    }
-    assert {name for name, preset in PRESETS.items() if not preset.cloud_draws} == draws
-    told = {name for name, preset in PRESETS.items() if preset.verify_settings.carries_probs}
-    assert told == {"dsd", "tslt", "tslt-after", "mc-dsd"}
-    assert {name for name, preset in PRESETS.items() if preset.carries_probs} == told
+    assert chosen.verify_settings == VerifySettings(
+        preset_name="other",
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        rejection_payload=RejectionPayload.TOP_K,
+        window=6,
+        verify_on_arrival=True,
+        decode_when_idle=True,
+        prepare_on_arrival=True,
+        bonus=False,
+        uplink_precision="float16",
+        payload_top=7,
+        payload_tail_draws=5,
+        truncation=Truncation(top_k=9),
+        expansion=(2, 1),
+        with_replacement=True,
+        exits=3,
+        exit_order=PredraftOrder.RANDOM,
+        split_layers=2,
+    )
 
 
-def test_only_chains_may_be_taken_from_a_text() -> None:
-    trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
-    cloud_alone = {"ar", "split", "cloud-draft"}
-    assert trees_or_none == {*cloud_alone, "mc-dsd"}
+def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
+    told = VerifySettings(
+        preset_name="older",
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.IDS,
+        rejection_payload=RejectionPayload.TOKEN,
+        window=4,
+    )
+    assert (told.verify_on_arrival, told.decode_when_idle) == (False, False)
+    assert (told.prepare_on_arrival, told.bonus) == (False, True)
+    assert (told.payload_top, told.payload_tail_draws) == (64, 4)
+    assert (told.expansion, told.with_replacement) == ((), False)
+    assert (told.exits, told.split_layers) == (0, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from tandem.specdec.rounds.messages import (
     Recovered,
 )
 from tests.virtual_time.cases import preset
-from tests.virtual_time.edge_frames import edge_of, frame_of, sent, verdict_of
+from tests.virtual_time.edge_frames import connected, frame_of, sent, task_of, verdict_of
 
 TARGET = np.array([0.5, 0.3, 0.2], dtype=np.float32)
 DRAFT = np.array([0.1, 0.1, 0.8], dtype=np.float32)
@@ -39,10 +38,8 @@ FORESEEING = {
 
 def waiting(chosen: Preset, seed: int, probs: Array = DRAFT) -> EdgeMachine:
     """Two drafts are out, of which the first will be refused."""
-    edge = edge_of(chosen, seed=seed, max_tokens=90)
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
+    edge = connected(chosen, seed=seed, max_tokens=90)
+    task = task_of(edge)
     edge.drafted(task, [Drafted(REFUSED, probs)] * 2, task.position + 1, 0.0, 0.0)
     return edge
 
@@ -154,16 +151,6 @@ def test_a_sparse_early_verdict_foretells_what_the_payload_tells(top: int, tail_
         assert refuse(edge, payload) == told[-1]
     assert {0, 1} & set(told)
     assert (None in told) is (top < 3)
-
-
-def test_what_is_foretold_of_a_whole_distribution_follows_the_residual() -> None:
-    """A token that both models like alike is never recovered."""
-    liked = np.array([0.5, 0.1, 0.4], dtype=np.float32)
-    told: set[Any] = {
-        foretold(waiting(FORESEEING["dssd-full"], seed, liked), sparse(3, 3, 0))
-        for seed in range(40)
-    }
-    assert told == {1}, "0.5 of 0.5 leaves no residual"
 
 
 def test_a_rejection_that_a_second_stream_brings_again_counts_once() -> None:

@@ -1,42 +1,24 @@
 """Rules as a preset composes them; their exactness is tested where they are defined, in core."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tandem.core.acceptance import recover, sample_draft, sample_target
 from tandem.core.gumbel import coupled_token
 from tandem.core.randomness import SeededRandom
-from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.choices import Acceptance, RejectionPayload
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import (
     AcceptanceRule,
-    DecidedTarget,
     GumbelCouplingRule,
     Proposal,
     RejectionRule,
     acceptance_rule,
-    payload_rule,
-    probs_of,
 )
-from tests.virtual_time.cases import preset
 
 RNG = SeededRandom(5)
 TARGET = np.array([0.5, 0.3, 0.2, 0.0], dtype=np.float32)
 DRAFT = np.array([0.1, 0.1, 0.4, 0.4], dtype=np.float32)
-
-
-def test_a_choice_without_a_rule_is_no_rejection_sampling() -> None:
-    for choice in ("acceptance", "rejection_payload"):
-        changed: Any = {choice: "none of these"}
-        unknown = replace(PRESETS["dsd"], **changed)
-        with pytest.raises(AssertionError):
-            payload_rule(unknown, acceptance_rule(unknown, 5, RNG), RNG).payload(
-                TARGET, Proposal((2,), None, DRAFT), 7
-            )
 
 
 def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
@@ -47,11 +29,6 @@ def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
     monkeypatch.setattr(RejectionRule, "exact", False)
     assert PRESETS["dsd"].lossy
     assert not PRESETS["coupled"].lossy
-
-
-def test_candidates_are_drawn_with_replacement_where_the_preset_says_so() -> None:
-    chosen = replace(PRESETS["tslt"], with_replacement=True)
-    assert acceptance_rule(chosen, 5, RNG) == RejectionRule(RNG, with_replacement=True)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -103,29 +80,6 @@ def test_a_prepared_distribution_is_judged_as_the_distribution_itself(rule: Acce
             assert rule.recovered(prepared, proposal, position) == recovered
 
 
-def test_answers() -> None:
-    def answer(name: str, **choices: int) -> object:
-        chosen = preset(name, **choices)
-        rule = acceptance_rule(chosen, 5, RNG)
-        return payload_rule(chosen, rule, RNG).payload(TARGET, Proposal((2,), None, DRAFT), 7)
-
-    assert answer("dsd") == recover(TARGET, (2,), DRAFT, RNG, 7)
-    assert answer("coupled") == coupled_token(TARGET, 5, 7)
-    full = answer("dssd-full")
-    assert isinstance(full, FullPayload)
-    assert full.target_probs is TARGET
-    sparse = answer("dssd", payload_top=1, payload_tail_draws=3)
-    assert isinstance(sparse, SparsePayload)
-    assert (sparse.ids.tolist(), len(sparse.tail_ids)) == ([0], 3)
-
-
-def test_a_target_that_was_decided_still_has_its_distribution() -> None:
-    assert probs_of(TARGET) is TARGET
-    assert probs_of(DecidedTarget(1, TARGET)) is TARGET
-    with pytest.raises(AssertionError, match="whole distributions"):
-        probs_of(3)
-
-
 def test_what_replaces_rejected_candidates_depends_on_whether_they_may_repeat() -> None:
     """After token 3 is rejected, 0.3, 0.1 and 0.6 are left of the target. Where token 1 was drawn
     from the same distribution, 0.05 and 0.6 are; where 3 could not come again it was drawn from two
@@ -136,30 +90,6 @@ def test_what_replaces_rejected_candidates_depends_on_whether_they_may_repeat() 
     for with_replacement, tokens in ((True, {0, 2}), (False, {2})):
         rule = RejectionRule(RNG, with_replacement)
         assert {rule.recovered(target, rejected, position) for position in range(99)} == tokens
-
-
-def test_coupled_candidates_are_as_many_as_were_asked_for() -> None:
-    """The first is the draft of a chain."""
-    flat = np.full(8, 0.125, dtype=np.float32)
-    rule = GumbelCouplingRule(5)
-    for count in (1, 3, 8):
-        found = rule.candidates(flat, count, 7, 0)
-        assert len(set(found)) == len(found) == count
-        assert found[0] == rule.propose(flat, 7)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
-@pytest.mark.parametrize("rule", [GumbelCouplingRule(5), RejectionRule(RNG)], ids=["shared", "own"])
-def test_as_many_runners_up_as_asked_for_come_best_first(rule: AcceptanceRule, count: int) -> None:
-    flat = np.array([0.375, 0.25, 0.25, 0.125], dtype=np.float32)
-    for position in range(9):
-        token_id = rule.propose(flat, position)
-        found = rule.top_alternatives(flat, token_id, position, count)
-        assert len(found) == count
-        assert token_id not in {other for other, _ in found}
-        weights = [weight for _, weight in found]
-        assert weights == sorted(weights, reverse=True)
-        assert all(0 < weight <= 1 for weight in weights)
 
 
 def test_candidates_of_a_layer_s_nodes_are_drawn_apart() -> None:
@@ -174,26 +104,3 @@ def test_candidates_of_a_layer_s_nodes_are_drawn_apart() -> None:
     assert first != second
     assert [one for one, _ in first] == [one for (one,) in both]
     assert [rule.propose(DRAFT, position) for position in range(30)] == [one for one, _ in first]
-
-
-def test_a_decided_target_keeps_its_distribution_where_more_is_asked_of_it() -> None:
-    for keep_probs in (False, True):
-        rule = acceptance_rule(PRESETS["coupled"], 5, RNG, keep_probs)
-        prepared = rule.prepare(TARGET, 7)
-        token_id = coupled_token(TARGET, 5, 7)
-        if keep_probs:
-            assert isinstance(prepared, DecidedTarget)
-            assert prepared.token_id == token_id
-            assert probs_of(prepared) is TARGET
-        else:
-            assert prepared == token_id
-    assert acceptance_rule(PRESETS["coupled"], 5, RNG).prepare(TARGET, 7) == token_id
-
-
-def test_a_head_alone_is_as_long_as_the_preset_says() -> None:
-    for top in (1, 2):
-        chosen = preset("picospec-top-k", payload_top=top)
-        rule = payload_rule(chosen, acceptance_rule(chosen, 5, RNG), RNG)
-        found = rule.payload(TARGET, Proposal((2,), 0.4), 7)
-        assert isinstance(found, SparsePayload)
-        assert (found.ids.tolist(), len(found.tail_ids)) == ([*range(top)], 0)

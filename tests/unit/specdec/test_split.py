@@ -14,14 +14,22 @@ from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_checks import CloudModel, check_open
 from tandem.specdec.events import Reconnect
-from tandem.specdec.messages import Committed, Open
+from tandem.specdec.messages import Open
 from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import HiddenStates
 from tandem.specdec.rounds.split import TASK_TOKENS, SplitUplink
 from tests.virtual_time.cases import preset
-from tests.virtual_time.cloud_frames import MODELS, check_refused, opened_cloud, opening, pass_of
-from tests.virtual_time.edge_frames import edge_of, sent, tokens_of
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    check_refused,
+    committed_of,
+    opened_cloud,
+    opening,
+    pass_of,
+    work_of,
+)
+from tests.virtual_time.edge_frames import connected, edge_of, sent, tokens_of
 from tests.virtual_time.lockstep import VOCABULARY_HASH, Lockstep
 
 SPLIT = preset("split")
@@ -60,8 +68,7 @@ def test_the_edge_sends_the_prompt_s_states_and_then_each_token_s() -> None:
 
 
 def test_a_fresh_stream_is_sent_everything_again() -> None:
-    edge = edge_of(SPLIT)
-    edge.connect(0.0)
+    edge = connected(SPLIT)
     task = edge.layers_work()
     assert task is not None
     assert edge.lost(0.0) == [Reconnect(lost=True)]
@@ -85,8 +92,7 @@ def test_a_long_prompt_goes_up_in_parts() -> None:
 
 
 def test_a_session_that_is_not_split_has_no_layers_to_run() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
+    edge = connected(preset("ar"))
     assert edge.layers_work() is None
 
 
@@ -97,12 +103,10 @@ def test_the_cloud_computes_a_token_once_all_states_before_it_are_there() -> Non
     assert cloud.work() is None
     rest = HiddenStates(7, 1, cloud.committed.prefix_at(1), states(2))
     assert cloud.receive(rest) == []
-    (tokens,) = pass_of(cloud)
-    assert isinstance(tokens, Committed)
+    tokens = committed_of(pass_of(cloud))
     assert cloud.work() is None
     cloud.receive(hidden(cloud, *tokens.token_ids))
-    work = cloud.work()
-    assert work is not None
+    work = work_of(cloud)
     assert work.hidden is not None
     assert (work.keep, work.token_ids, work.first_layer) == (2, tokens.token_ids, 3)
     assert work.hidden.tolist() == [[tokens.token_ids[0]]]

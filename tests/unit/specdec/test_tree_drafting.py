@@ -16,15 +16,16 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Committed, Drafts, Open, Work
 from tandem.specdec.proposers import DraftSource
 from tandem.specdec.rounds.tree_drafting import TreeGrowth
-from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
+from tandem.specdec.rules import acceptance_rule
 from tests.virtual_time.cases import preset, tree
 from tests.virtual_time.edge_frames import (
     PROBS,
+    connected,
     draft,
     drafts_in_flight,
     drafts_of,
-    edge_of,
     sent,
+    task_of,
     tokens_of,
     verdict_of,
 )
@@ -38,10 +39,8 @@ PARENTS = (-1, -1, 0, 0, 1, 1)
 
 def drafted_edge(**options: Any) -> EdgeMachine:
     """An edge whose first tree is in flight."""
-    edge = edge_of(TREE, **options)
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    edge = connected(TREE, **options)
+    work = task_of(edge)
     send_tree(edge, work)
     return edge
 
@@ -74,10 +73,8 @@ def verdict(
 
 
 def test_a_tree_goes_up_whole_with_one_distribution_per_expanded_node() -> None:
-    edge = edge_of(TREE)
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    edge = connected(TREE)
+    work = task_of(edge)
     assert (work.count, work.expansion, work.path) == (2, (2, 2), ())
     assert edge.work(0.0) is None
     (frame,) = sent(send_tree(edge, work))
@@ -113,18 +110,15 @@ def test_the_path_is_committed_and_its_keys_and_values_kept(
     assert tuple(tokens) == committed
     assert edge.stats.accepted == len(path)
     assert len(edge.stats.acceptance_histogram) == 1 + len(path) + rejected
-    work = edge.work(0.2)
-    assert work is not None
+    work = task_of(edge, 0.2)
     assert (work.keep, work.path, work.token_ids) == (2, kept, fed)
     assert work.position == 2 + len(committed)
 
 
 def test_a_remembered_branch_was_not_fed_and_leaves_no_path() -> None:
     """It is judged like any tree; what was accepted of it is fed with the next task."""
-    edge = edge_of(tree((2, 2)), max_tokens=12)
-    edge.connect(0.0)
-    task = edge.work(0.0)
-    assert task is not None
+    edge = connected(tree((2, 2)), max_tokens=12)
+    task = task_of(edge)
     drafts = [
         replace(drafted, parent=index - 1)
         for index, drafted in enumerate(drafts_of(0, 1, source=DraftSource.MEMORY))
@@ -134,8 +128,7 @@ def test_a_remembered_branch_was_not_fed_and_leaves_no_path() -> None:
     verdict = replace(verdict_of(edge, 2, outcome=2), path=(0, 1))
     edge.receive(verdict, 0.0)
     assert edge.committed.since(2) == (0, 1, 2)
-    following = edge.work(0.0)
-    assert following is not None
+    following = task_of(edge)
     assert (following.keep, following.path) == (0, ())
     assert following.token_ids == (1, 2, 0, 1, 2)
     assert edge.stats.accepted_memory_tokens == 2
@@ -145,11 +138,9 @@ def test_an_interrupted_task_gives_no_path_away() -> None:
     """Whether it ran is not known: the KV is rolled back to what surely stands."""
     edge = drafted_edge()
     edge.receive(verdict(edge, (1, 5), 0), 0.1)
-    task = edge.work(0.2)
-    assert task is not None
+    task = task_of(edge, 0.2)
     assert Interrupt(task) in edge.receive(tokens_of(edge, 2), 0.25)
-    again = edge.work(0.3)
-    assert again is not None
+    again = task_of(edge, 0.3)
     assert (again.keep, again.path, again.token_ids) == (2, (), (1, 2, 0, 2))
 
 
@@ -182,8 +173,7 @@ def test_a_verdict_that_no_honest_cloud_sends_changes_nothing(case: str) -> None
 
 
 def test_a_chain_s_verdict_has_no_path() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
+    edge = connected(preset("coupled", 2))
     draft(edge, 0, 1)
     with pytest.raises(ProtocolError):
         edge.receive(replace(verdict_of(edge, 2), path=(0, 1)), 0.1)
@@ -204,8 +194,7 @@ def test_the_clouds_own_token_voids_the_tree() -> None:
     edge.receive(tokens_of(edge, 2), 0.1)
     assert edge.committed.since(2) == (2,)
     assert drafts_in_flight(edge) == ()
-    work = edge.work(0.2)
-    assert work is not None
+    work = task_of(edge, 0.2)
     assert (work.keep, work.path, work.token_ids) == (2, (), (2,))
 
 
@@ -214,65 +203,18 @@ def test_alone_the_first_branch_is_the_answer_and_drafting_no_longer_branches() 
     outputs = edge.lost(20.0)
     (commit,) = [out for out in outputs if isinstance(out, Commit)]
     assert (commit.token_ids, commit.unverified) == ((0, 1), True)
-    work = edge.work(20.0)
-    assert work is not None
+    work = task_of(edge, 20.0)
     assert work.expansion == (1,) * 8
     assert (work.keep, work.token_ids) == (2, (0, 1))
-
-
-def test_near_the_end_the_tree_is_no_deeper_than_the_answer() -> None:
-    edge = edge_of(TREE, max_tokens=1)
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.expansion == (2,)
-
-
-def test_a_tree_of_ids_alone_still_tells_who_follows_whom() -> None:
-    edge = edge_of(tree((2, 2), "coupled"))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    (frame,) = sent(send_tree(edge, work))
-    assert (frame.token_ids, frame.parents, frame.distributions) == (TOKENS, PARENTS, None)
-
-
-def newest_token_ids(growth: TreeGrowth) -> tuple[int, ...]:
-    return tuple(growth.nodes[node].token_id for node in growth.newest)
 
 
 def newest_parents(growth: TreeGrowth) -> tuple[int, ...]:
     return tuple(growth.nodes[node].parent for node in growth.newest)
 
 
-def test_each_node_of_a_growing_tree_follows_its_own_branch() -> None:
-    work = DraftTask(keep=0, token_ids=(1, 2), position=2, count=2, expansion=(2, 1))
-    growth = TreeGrowth(work, GumbelCouplingRule(5))
-    assert growth.contexts == [()]
-    assert not growth.grow([np.array([0.5, 0.5, 0.0], dtype=np.float32)])
-    assert sorted(newest_token_ids(growth)) == [0, 1]
-    first, second = growth.contexts
-    assert (*first, *second) == newest_token_ids(growth)
-    assert growth.grow([np.eye(3, dtype=np.float32)[2], np.eye(3, dtype=np.float32)[0]])
-    assert newest_parents(growth) == (0, 1)
-    assert growth.contexts == [(*first, 2), (*second, 0)]
-
-
-def test_a_tree_of_single_candidates_is_the_chain() -> None:
-    flat, rule = np.full(64, 1 / 64, dtype=np.float32), GumbelCouplingRule(5)
-    work = DraftTask(keep=0, token_ids=(1, 2), position=2, count=3, expansion=(1, 1, 1))
-    growth = TreeGrowth(work, rule)
-    while not growth.grow([flat]):
-        assert len(growth.newest) == 1
-    chain = [rule.propose(flat, position) for position in (2, 3, 4)]
-    assert [node.token_id for node in growth.nodes] == chain
-
-
 def test_each_expanded_node_sends_the_distribution_after_it() -> None:
-    edge = edge_of(tree((2, 1)))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
+    edge = connected(tree((2, 1)))
+    work = task_of(edge)
     after_text, after_first, after_second = np.eye(3, dtype=np.float32) * 0.5 + PROBS / 2
     nodes = [
         *(Drafted(token, after_text) for token in (0, 1)),
@@ -297,15 +239,3 @@ def test_a_tree_grows_to_its_last_layer_or_until_all_have_ended() -> None:
     deeper = TreeGrowth(DraftTask(0, (1,), 2, 3, frozenset({0, 1, 2}), expansion=(1, 1, 1)), rule)
     assert not deeper.grow([PROBS])
     assert deeper.grow([PROBS]), "nothing is left to expand"
-
-
-def test_a_tree_goes_on_beside_a_node_that_ends_the_text() -> None:
-    rule = acceptance_rule(tree((3, 1)), 1, SeededRandom(1))
-    growth = TreeGrowth(DraftTask(0, (1,), 2, 2, frozenset(), expansion=(3, 1)), rule)
-    growth.grow([PROBS])
-    first = newest_token_ids(growth)[0]
-    growth = TreeGrowth(DraftTask(0, (1,), 2, 2, frozenset({first}), expansion=(3, 1)), rule)
-    growth.grow([PROBS])
-    assert newest_token_ids(growth)[0] == first
-    growth.grow([PROBS] * 3)
-    assert newest_parents(growth) == (1, 2)

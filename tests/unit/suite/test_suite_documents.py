@@ -15,7 +15,7 @@ from tandem.suite.suite_documents import (
     document_flags,
     fill,
 )
-from tests.services.retriever_peer import retriever
+from tests.services.two_sided_suite import retriever
 
 
 async def test_each_side_gets_its_own_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tandem.telemetry.prometheus_server import (
     labels_of,
     mean_of,
 )
-from tests.services.prometheus_process import served, vector
+from tests.prometheus_process import served, vector
 
 PAIR = {"suite": "tandem", "engine": "small", "model_name": "large", "preset": "stream"}
 GOOD = (200, vector((ACCEPTANCE, PAIR, "0.25"), (QUEUE, {"model_name": "large"}, "0.5")))

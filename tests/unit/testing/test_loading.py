@@ -7,11 +7,8 @@ import pytest
 
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_source import ModelChoice
-from tandem.demo import demo_folder
 from tandem.settings import load_settings
-from tandem.suite import child_process
 from tandem.testing.loading import SCRIPTED, drafter_loader, verifier_loader
-from tandem.testing.mains import module_of
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, ScriptedLayers
 from tandem.testing.settings import PacedDrafterSettings, PacedVerifierSettings
@@ -44,12 +41,6 @@ def test_a_model_is_paced_where_a_pace_is_declared(pace: str) -> None:
         assert isinstance(loader(**{pace: 0.01})(MODEL).engine, PacedEngine)
 
 
-def test_real_models_are_loaded_as_by_the_product_and_paced() -> None:
-    loaded = drafter(pace_first_s=0.05)(ModelChoice(str(demo_folder("demo-draft"))))
-    assert isinstance(loaded.engine, PacedEngine)
-    assert loaded.tokenizer is not None
-
-
 def test_a_verifier_s_own_draft_model_has_a_pace_of_its_own() -> None:
     load = verifier(pace_first_s=0.06, pace_cloud_draft_s=0.02)
     assert pass_s(load(DRAFT).engine) >= 0.02
@@ -60,17 +51,3 @@ def test_a_verifier_s_own_draft_model_has_a_pace_of_its_own() -> None:
 def test_first_layers_are_scripted_where_the_draft_model_is() -> None:
     first = ModelChoice("4", engine="torch", first_layers=2)
     assert isinstance(drafter(engine=SCRIPTED)(first).engine, ScriptedLayers)
-
-
-def test_a_pace_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACE_FIRST_S", "0.5")
-    monkeypatch.setenv("PACE_FURTHER_S", "0.025")
-    settings = load_settings(PacedDrafterSettings, {"insecure": True})
-    assert (settings.pace_first_s, settings.pace_further_s) == (0.5, 0.025)
-
-
-def test_services_with_models_are_this_room_s_and_the_others_the_product_s() -> None:
-    assert module_of("drafter") == "tandem.testing.drafter"
-    assert module_of("verifier") == "tandem.testing.verifier"
-    for service in ("aggregator", "retriever"):
-        assert module_of(service) == child_process.module_of(service)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tandem.backends.interface import ForwardCancelled, ForwardRequest
-from tandem.core.errors import InvalidArgument
 from tandem.testing.paced import PacedDevice, PacedEngine
 from tandem.testing.scripted import ScriptedEngine
 
@@ -52,17 +51,6 @@ def test_a_pass_lasts_as_long_as_its_longest_segment_is_declared_to(
     assert sum(time.slept_s) >= lasts_s - len(counts) * 0.0015 - 300e-6
 
 
-def test_tokens_of_other_requests_may_cost_time_too() -> None:
-    time = Time(compute_s=0.0)
-    inner = ScriptedEngine(4, lambda _: [0.25] * 4)
-    engine = PacedEngine(inner, 0.010, 0.002, 0.001, clock=time.clock, sleep=time.sleep)
-    batch = [ForwardRequest(engine.open(8), (1,) * count, 1) for count in (2, 4, 1)]
-    started_s = time.now_s
-    engine.forward(batch)
-    lasts_s = 0.010 + 3 * 0.002 + 3 * 0.001
-    assert time.now_s - started_s == pytest.approx(lasts_s, abs=2e-5)
-
-
 def test_a_pass_that_computes_longer_is_late_and_does_not_wait() -> None:
     time = Time(compute_s=0.05)
     engine = paced(time)
@@ -83,29 +71,6 @@ def test_cancellation_while_waiting_undoes_the_pass() -> None:
         engine.forward([ForwardRequest(session, (3,), 1), ForwardRequest(other, (3,), 1)], ask)
     assert (session.length, other.length) == (2, 0)
     assert sum(time.slept_s) < 0.009
-
-
-@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
-def test_durations_are_checked(bad: float) -> None:
-    engine = ScriptedEngine(4, lambda _: [0.25] * 4)
-    with pytest.raises(InvalidArgument, match="first_s"):
-        PacedEngine(engine, bad, 0.0)
-    with pytest.raises(InvalidArgument, match="further_s"):
-        PacedEngine(engine, 0.0, bad)
-    with pytest.raises(InvalidArgument, match="batch_s"):
-        PacedEngine(engine, 0.0, 0.0, bad)
-
-
-def test_the_inner_engine_shows_through() -> None:
-    inner = ScriptedEngine(4, lambda _: [0.25] * 4, eos_token_ids=frozenset({2}))
-    engine = PacedEngine(inner, 0.0, 0.0)
-    session = engine.fork(engine.open(8), 0, 4)
-    assert engine.sessions_open == inner.sessions_open == 2
-    assert engine.kv_bytes_in_use == inner.kv_bytes_in_use == 12
-    assert engine.eos_token_ids == {2}
-    assert engine.vocabulary_hash == inner.vocabulary_hash
-    session.close()
-    assert inner.sessions_open == 1
 
 
 def test_engines_of_one_device_compute_one_after_the_other() -> None:

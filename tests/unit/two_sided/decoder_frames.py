@@ -18,7 +18,7 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecodeTask,
     LocalDraft,
 )
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodingOpen,
     DecodingTarget,

@@ -11,7 +11,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import NO_TRUNCATION, Truncation
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
-    MAX_QUERY_CHARACTERS,
     AggregationMode,
     AggregationPreset,
     DocumentContext,
@@ -140,6 +139,12 @@ def changed(name: str, probs: dict[str, Any] | None = None, **choices: Any) -> A
         (changed("dragon", {"head": 0}), "head"),
         (changed("dragon-coupled", {"head": 4096}), ""),
         (changed("dragon-coupled", {"head": 4097}), "head"),
+        (changed("dragon-coupled", {"head": -1}), "head"),
+        (changed("dragon-lossy", {"truncation": Truncation(top_k=-1)}), "local_top_k"),
+        (changed("dragon-lossy", {"truncation": Truncation(top_p=1.0)}), ""),
+        (changed("dragon-lossy", {"truncation": Truncation(top_p=0.0)}), "local_top_p"),
+        (changed("dragon-lossy", {"truncation": Truncation(top_p=1.01)}), "local_top_p"),
+        (changed("dragon", {"cut_after_draw": True}), "cut_after_draw"),
         (changed("dragon-lossy", {"truncation": Truncation(top_k=4_194_304)}), ""),
         (changed("dragon-lossy", {"truncation": Truncation(top_k=4_194_305)}), "local_top_k"),
         (changed("drdg-sw", reweigh_every=1), "reweigh_every"),
@@ -166,7 +171,3 @@ def test_what_does_not_fit_is_named_and_what_fits_is_taken(
     with pytest.raises(InvalidArgument) as refused:
         preset.validate()
     assert refused.value.field == field
-
-
-def test_a_query_is_as_long_as_other_releases_take_it() -> None:
-    assert MAX_QUERY_CHARACTERS == 4096

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tandem.core.errors import TandemError
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.profiling.decode_fits import (
     StoredFit,
     default_fits_path,
+    measure_fit,
     read_fits,
     write_fits,
 )
@@ -59,3 +63,31 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_it_lies_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_fits_path() == tmp_path / "tandem" / "decode-fits.json"
+
+
+def scripted() -> ScriptedEngine:
+    return ScriptedEngine(16, scripted_probs(1, 16), context_length=64)
+
+
+def test_a_paced_engine_s_line_is_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 1e-6  # what asking for the time takes
+        return now_s
+
+    def sleep(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    engine = PacedEngine(scripted(), 0.02, 0.0, clock=clock, sleep=sleep)
+    fit = measure_fit(engine, documents=3, document_tokens=16, context_tokens=48, runs=2)
+    assert fit.at(32) == pytest.approx(0.02, rel=0.01)
+
+
+def test_nothing_stays_open() -> None:
+    engine = scripted()
+    measure_fit(engine, document_tokens=8, context_tokens=16, runs=1)
+    assert engine.sessions_open == 0

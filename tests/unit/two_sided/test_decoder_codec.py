@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,21 +9,14 @@ import pytest
 from tandem.core.codecs import sparse_wire_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
-from tandem.core.prompt import Turn
-from tandem.core.randomness import SeededRandom
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     ContextDocument,
     DecodeRequestMessage,
     DecodeResponseMessage,
     DecodingOpen,
     DecodingOpened,
-    DecodingTarget,
-    DecodingText,
     SideDraftFrame,
 )
-from tandem.two_sided.protocol.draft_head import DraftHead
-from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
@@ -81,59 +73,6 @@ def answered(
     decoder.decode(aggregator.encode(replace(OPEN, probs=probs)))
     frames = [decoder.encode(message).SerializeToString() for message in messages]
     return [aggregator.decode(pb.DecodeResponse.FromString(frame)) for frame in frames]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        OPEN,
-        replace(OPEN, prompt=(1, 2, 3), probs=LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)),
-        replace(OPEN, prompt=(Turn("user", "hello"),), documents=()),
-        replace(OPEN, probs=HEADED),
-        DecodingTarget(*HEAD, token_ids=(1, 299), last=True),
-        DecodingTarget(*HEAD, token_ids=()),
-        Cancel(*HEAD),
-        Ping(*HEAD, nonce=0),
-    ],
-)
-def test_requests_come_through(message: DecodeRequestMessage) -> None:
-    assert requested(message) == message
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        DecodingText(*HEAD, text="caf", tokens=2, stopped=True, token_texts=("ca", "f")),
-        GoingAway(*HEAD),
-        Pong(*HEAD, nonce=0),
-    ],
-)
-def test_answers_come_through(message: DecodeResponseMessage) -> None:
-    assert answered([OPENED, message]) == [OPENED, message]
-
-
-@pytest.mark.parametrize("precision", ["float16", "float32"])
-@pytest.mark.parametrize("payload", [ProbsPayload.SPARSE, ProbsPayload.FULL])
-def test_a_distribution_comes_through_bit_for_bit(payload: ProbsPayload, precision: Any) -> None:
-    if payload is ProbsPayload.FULL:
-        precision = "float32"
-    choices = LocalProbs(payload=payload, precision=precision)
-    found = answered([OPENED, replace(DRAFT, probs=PROBS)], choices)[1]
-    assert isinstance(found, SideDraftFrame)
-    assert isinstance(found.probs, np.ndarray)
-    assert found.probs.tobytes() == PROBS.tobytes()
-    assert replace(found, probs=None) == DRAFT
-
-
-def test_the_head_of_a_distribution_comes_through_bit_for_bit() -> None:
-    _, head = local_draft(PROBS, HEADED, rng=SeededRandom(2), position=0, side=Side.CLOUD)
-    assert isinstance(head, DraftHead)
-    _, found = answered([OPENED, replace(DRAFT, probs=head)], HEADED)
-    assert isinstance(found, SideDraftFrame)
-    assert isinstance(found.probs, DraftHead)
-    assert found.probs.ids.tolist() == head.ids.tolist()
-    assert found.probs.probs.tobytes() == head.probs.tobytes()
-    assert (found.probs.rest_id, found.probs.from_rest) == (head.rest_id, head.from_rest)
 
 
 def test_ids_alone_carry_no_distribution() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tandem.specdec.messages import Cancel, GoingAway
-from tandem.two_sided.protocol.decoder_messages import (
+from tandem.two_sided.protocol.messages import (
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
     SideDraftFrame,
 )
 from tandem.two_sided.serving import decoder_link
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.decoder_link import DecoderLink
 from tests.unit.two_sided.decoder_frames import SESSION, opening
 
 OPENED = DecodingOpened(SESSION, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 9)
@@ -57,9 +57,14 @@ def link(failures: list[Exception]) -> DecoderLink:
     def ignored(*given: object) -> None:
         pass
 
-    events = DecoderEvents(ignored, ignored, ignored, ignored, failures.append)
     return DecoderLink(
-        nowhere, opening(wants_text=True), events=events, deadline_s=9.0, closing_tasks=set()
+        nowhere,
+        opening(wants_text=True),
+        on_answer=ignored,
+        on_restart=ignored,
+        on_failure=failures.append,
+        deadline_s=9.0,
+        closing_tasks=set(),
     )
 
 

@@ -26,11 +26,9 @@ from tandem.two_sided.decoding.document_jobs import (
     DecodeJob,
     DocumentGroup,
     group_kv_tokens,
-    side_probs,
 )
 from tandem.two_sided.protocol.decoder_machine import DecodeTask, LocalDraft, LocalMixture
 from tandem.two_sided.protocol.mixture import document_weights
-from tests.unit.backends.reference_models import pair
 from tests.unit.backends.test_cross_vocabulary import expected, feed, spelt, translated_engine
 from tests.unit.two_sided.document_checks import DOCUMENTS, PROMPT, ROOM, engine_thread
 
@@ -227,15 +225,6 @@ async def test_all_sequences_go_back_together() -> None:
         group.rollback(2)
 
 
-async def test_without_documents_there_is_one_plain_sequence() -> None:
-    engine = Batched()
-    group = DocumentGroup(engine, [], ROOM)
-    async with engine_thread(engine) as thread:
-        (draft,) = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 1, LocalMixture.of(())))
-    assert engine.batches == [1]
-    assert draft.token_id == np.asarray(PROBS(PROMPT)).argmax()
-
-
 async def test_two_requests_share_a_pass_and_their_documents() -> None:
     engine = Batched()
     sessions = documents_in(engine, DOCUMENTS)
@@ -264,29 +253,6 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
     assert second is not None
     assert first.token_id == second.token_id
     assert engine.batches == [6, 6]
-
-
-async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
-    engine = Batched()
-    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
-    alone = engine.open(ROOM)
-    rule = GumbelCouplingRule(1)
-    judge = Judge(2, chain_steps([Proposal((3,))]), rule, PayloadRule(rule, SeededRandom(0)))
-    work = VerifyTask(0, (1, 2, 3), 2, 1, judge)
-    async with engine_thread(engine) as thread:
-        both_are_there = threading.Event()
-        waiting = thread.call(lambda: both_are_there.wait(60))
-        verifying = thread.submit(VerifyJob(alone, work, SamplingParams()))
-        drafting = asyncio.create_task(decoded(thread, group, DecodeTask(0, PROMPT, 3, 2, SHARES)))
-        await asyncio.sleep(0)
-        both_are_there.set()
-        await waiting
-        verified, drafts = await verifying.future, await drafting
-    assert engine.batches == [4, 3]
-    assert verified.cost.batch_size == 2
-    target = np.asarray(PROBS((1, 2))).astype(np.float32)
-    assert verified.value.targets[0] == rule.target_token(target, 2)
-    assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
 
 
 async def test_a_long_prompt_lets_others_have_their_turn() -> None:
@@ -353,16 +319,6 @@ def test_a_group_that_cannot_be_opened_frees_what_it_had() -> None:
     assert engine.kv_bytes_in_use == before
 
 
-def test_one_document_s_distribution_is_untouched() -> None:
-    logits = np.random.default_rng(0).normal(size=VOCABULARY).astype(np.float32)
-    sampling = SamplingParams(0.7, 9, 0.9)
-    probs = side_probs([logits], np.ones(1), sampling)
-    assert np.array_equal(probs, probs_from_logits(logits, sampling))
-    assert (
-        probs.dtype == side_probs([logits, logits], np.full(2, 0.5), sampling).dtype == np.float32
-    )
-
-
 def test_a_draft_model_with_another_tokenizer_reads_documents_too() -> None:
     engine = translated_engine()
     document, prompt = (3, 202, 9, 205), (4, 201, 7)
@@ -376,24 +332,3 @@ def test_a_draft_model_with_another_tokenizer_reads_documents_too() -> None:
     group.rollback(1)
     (row, _) = engine.forward(group.requests((206,)))
     assert np.array_equal(row[0], expected(engine, spelt(engine, (*document, 4, 206))))
-
-
-async def test_a_real_model_says_what_its_documents_say_one_by_one() -> None:
-    models = pair("llama")
-    engine = models.engine
-    sessions = [engine.open(len(document)) for document in DOCUMENTS]
-    for session, document in zip(sessions, DOCUMENTS, strict=True):
-        models.feed(session, document)
-    group = DocumentGroup(engine, sessions, ROOM)
-    async with engine_thread(engine) as thread:
-        drafts = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 3, SHARES))
-    text: tuple[int, ...] = PROMPT
-    for draft in drafts:
-        rows = [models.logits(document + text)[-1] for document in DOCUMENTS]
-        assert draft.probs is not None
-        assert np.abs(draft.probs - side_probs(rows, WEIGHTS, SamplingParams())).max() < 1e-5
-        text += (draft.token_id,)
-    group.close()
-    for session in sessions:
-        session.close()
-    assert engine.kv_bytes_in_use == 0

@@ -70,12 +70,6 @@ def token_probs(choices: LocalProbs, device: Array, cloud: Array, weights: Weigh
     return np.array([found.get(token, Fraction(0)) for token in range(len(device))], dtype=object)
 
 
-def test_the_shipped_presets_send_heads_and_cut_nothing() -> None:
-    for name in HEADED:
-        probs = AGGREGATION_PRESETS[name].probs
-        assert (probs.payload, probs.head, probs.lossy) == (ProbsPayload.HEAD, 64, False), name
-
-
 @pytest.mark.parametrize("draw", [Draw.INDEPENDENT, Draw.GUMBEL])
 def test_the_token_s_distribution_is_the_whole_mixture_whatever_the_wire_rounds(
     draw: Draw,
@@ -168,20 +162,6 @@ def test_where_nothing_is_left_no_token_of_the_rest_is_sent() -> None:
     token_id, head = local_draft(sure, HALF, rng=SeededRandom(1), position=0, side=Side.CLOUD)
     assert isinstance(head, DraftHead)
     assert (token_id, head.ids.tolist(), head.rest_id, head.rest_mass) == (2, [2], None, 0)
-
-
-def test_the_same_token_is_decided_at_both_sides() -> None:
-    """Whatever a side knows beyond what it sent, it does not use."""
-    source = np.random.default_rng(6)
-    for seed in range(20):
-        device, cloud = source.dirichlet(np.full(90, 0.4), 2).astype(np.float32)
-        choices = AGGREGATION_PRESETS["dragon"].probs
-        drafts = drafted(choices, device, cloud, SeededRandom(seed))
-        first, again = (
-            aggregate_sent(*drafts, weights=Weights(0.3, 0.7), rng=SeededRandom(seed), position=0)
-            for _ in range(2)
-        )
-        assert first == again
 
 
 @pytest.mark.parametrize(

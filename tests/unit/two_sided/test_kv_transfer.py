@@ -13,13 +13,17 @@ import torch
 
 from tandem.backends.interface import KvFileRefused
 from tandem.backends.torch.kv_files import KvTensors
-from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.core.errors import FailedPrecondition, ResourceExhausted
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_origin
 from tandem.two_sided.decoding.document_store import DocumentStore, Source, StoredText
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.messages import (
+    KV_PART_BYTES,
+    ContextDocument,
+    KvModel,
+)
 from tests.unit.backends.reference_models import pair
 from tests.unit.two_sided.document_checks import (
     DOCUMENTS,
@@ -50,7 +54,7 @@ def exchange(
 async def sent(source: KvTransfer, target: KvTransfer, text: str, to: str = "me") -> None:
     document = ContextDocument(text, 0.0)
     packed = await source.exported([document])
-    assert len(packed) <= source.size_bytes(len(SPELLED[text]))
+    assert len(packed) <= await source.size_bytes([document])
     async with target.importing([document], len(packed), to) as received:
         await received(packed)
 
@@ -233,27 +237,6 @@ async def test_what_was_computed_meanwhile_or_deleted_is_not_kept_twice() -> Non
     assert engine.kv_bytes_in_use == 0
 
 
-async def test_other_weights_give_and_take_nothing() -> None:
-    engine = pair("llama").engine
-    async with engine_thread(engine) as thread:
-        store = DocumentStore(thread, BUDGET)
-        own = exchange(thread, store)
-        packed = await own.exported([DOCUMENT])
-        other = exchange(thread, store, lambda: "another")
-        other_text = ContextDocument("text 2", 0.0)
-        for taking, document in ((other, DOCUMENT), (own, other_text)):
-            size = len(packed)
-            if document is other_text:  # another length, which is told by the size
-                with pytest.raises(InvalidArgument, match="size_bytes"):
-                    async with taking.importing([document], 100, "me"):
-                        pass
-            with pytest.raises(InvalidArgument, match="chunk"):
-                async with taking.importing([document], size, "me") as received:
-                    await received(packed)
-            assert store.bytes_in_use == len(DOCUMENTS[0]) * engine.kv_bytes_per_token
-        await store.close()
-
-
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 async def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
     engine = pair("llama").engine
@@ -270,3 +253,25 @@ async def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
         with pytest.raises(KvFileRefused, match="not finite"):
             kept.unpack(kept.pack(KvTensors(found.keys, found.values), origin), origin)
         await store.close()
+
+
+def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
+    model = KvModel("weights of the first", "vocabulary", "first")
+    model.check_used_by(KvModel("weights of the first", "vocabulary", "another name"))
+    for other in (
+        KvModel("weights of another", "vocabulary", "first"),
+        KvModel("weights of the first", "another vocabulary", "first"),
+    ):
+        with pytest.raises(FailedPrecondition) as refused:
+            model.check_used_by(other)
+        words = str(refused.value)
+        assert words.startswith("document_kv: of another model; fetch the documents' text instead")
+        assert "here are of first (weights weights of t, vocabulary vocabulary)" in words
+        assert f"(weights {other.weights[:12]}, vocabulary {other.vocabulary_hash[:12]})" in words
+    with pytest.raises(FailedPrecondition, match=r"of a model \(weights not named, vocabulary v\)"):
+        KvModel("", "v").check_used_by(KvModel("w", "v"))
+
+
+def test_a_chunk_of_keys_and_values_fits_the_smallest_message_that_a_service_takes() -> None:
+    """64 KiB with what surrounds the chunk. Other releases send and expect chunks of this size."""
+    assert KV_PART_BYTES == 61_440

@@ -10,21 +10,17 @@ import pytest
 from tandem.core.codecs import sparse_wire_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
-from tandem.core.tokens import TokenSource
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
     CollaborationOpen,
-    CollaborationOpened,
     DeviceMessage,
     Fetch,
+    SideDraftFrame,
     TargetFrame,
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer
-from tandem.two_sided.protocol.top_list import TopList, top_list
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
@@ -102,66 +98,6 @@ def test_an_opening_comes_through_with_every_choice(name: str) -> None:
     preset = AGGREGATION_PRESETS[name]
     asked = replace(OPEN, request=replace(OPEN.request, preset=preset))
     assert to_cloud(asked) == [asked]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        TargetFrame(*HEAD, token_ids=(1, 299), hands_over=True),
-        TargetFrame(*HEAD, token_ids=()),
-        TargetFrame(
-            *HEAD, token_ids=tuple(range(len(TokenSource))), token_sources=tuple(TokenSource)
-        ),
-        Fetch(*HEAD, count=40),
-        DRAFT,
-    ],
-)
-def test_what_travels_both_ways_does(message: Any) -> None:
-    assert to_cloud(OPEN, message) == [OPEN, message]
-    assert to_device(message) == [message]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Cancel(*HEAD),
-        Ping(*HEAD, nonce=0),
-    ],
-)
-def test_what_the_device_alone_says(message: DeviceMessage) -> None:
-    assert to_cloud(message) == [message]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        CollaborationOpened(
-            *HEAD,
-            log_mass=-math.inf,
-            max_tokens=7,
-            documents=2,
-            document_tokens=90,
-        ),
-        GoingAway(*HEAD),
-        Pong(*HEAD, nonce=9),
-    ],
-)
-def test_what_the_cloud_alone_says(message: CloudSideMessage) -> None:
-    assert to_device(message) == [message]
-
-
-def test_distributions_and_lists_come_through_bit_for_bit() -> None:
-    _, found = to_cloud(OPEN, replace(DRAFT, probs=PROBS))
-    assert isinstance(found, SideDraftFrame)
-    assert isinstance(found.probs, np.ndarray)
-    assert found.probs.tobytes() == PROBS.tobytes()
-    sent = top_list(PROBS, 6)
-    (listed,) = to_device(replace(DRAFT, probs=sent))
-    assert isinstance(listed, SideDraftFrame)
-    assert isinstance(listed.probs, TopList)
-    assert listed.probs.ids.tolist() == sent.ids.tolist()
-    assert listed.probs.probs.tobytes() == sent.probs.tobytes()
-    assert (listed.probs.tail_mass, listed.probs.tail_bound) == (sent.tail_mass, sent.tail_bound)
 
 
 @pytest.mark.parametrize("kind", HEADS)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import Any
+import random
 
 import pytest
 
-from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import SeededRandom
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
@@ -61,13 +58,6 @@ def test_by_delay_it_goes_where_the_other_side_is_accepted_more() -> None:
     assert [choice.moves for choice in told] == [True, False, False, True]
 
 
-def test_what_saves_next_to_nothing_is_not_worth_a_move() -> None:
-    placement_policy = placement_policy_for(
-        Placement.SCHEDULED, RNG, measured=lambda: sides(0.501, 0.5)
-    )
-    assert [placement_policy(1, at) for at in Side] == list(Side)
-
-
 def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     said: list[bool] = []
     placement_policy = placement_policy_for(
@@ -75,26 +65,6 @@ def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     )
     assert [placement_policy(1, at) for at in Side] == list(Side)
     assert len(said) == 2
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("decode_s", -0.001), ("decode_s", math.inf), ("decode_s", math.nan)),
-        *(("transfer_s", -0.001), ("transfer_s", math.inf), ("transfer_s", math.nan)),
-        *(("queue_s", -0.001), ("queue_s", math.inf), ("queue_s", math.nan)),
-        *(("acceptance", -0.001), ("acceptance", 1.001), ("acceptance", math.nan)),
-    ],
-)
-@pytest.mark.parametrize("side", list(Side))
-def test_what_cannot_have_been_measured_is_named(side: Side, field: str, value: float) -> None:
-    good = SideTimes(0.05, 0.1, 0.5)
-    changes: dict[str, Any] = {field: value}
-    bad = replace(good, **changes)
-    both = BothSides(bad, good) if side is Side.DEVICE else BothSides(good, bad)
-    with pytest.raises(InvalidArgument) as refused:
-        choose_side(both, Side.DEVICE)
-    assert refused.value.field == f"{side.name.lower()}.{field}"
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 1.0])
@@ -126,9 +96,6 @@ def test_a_move_must_save_more_than_the_hysteresis() -> None:
     saved_s = 0.25  # a refused draft of the device, every second time, costs 500 ms
     for hysteresis_s, moves in ((0.0, True), (0.24, True), (saved_s, False)):
         assert choose_side(both, Side.CLOUD, hysteresis_s).moves is moves
-    for wrong in (-0.001, math.nan):
-        with pytest.raises(InvalidArgument, match="hysteresis_s"):
-            choose_side(both, Side.CLOUD, wrong)
 
 
 @pytest.mark.parametrize(("saved_s", "moves"), [(0.0015, False), (0.0025, True)])
@@ -137,3 +104,41 @@ def test_two_milliseconds_a_token_are_worth_a_move(saved_s: float, moves: bool) 
     placement_policy = placement_policy_for(Placement.SCHEDULED, RNG, measured=lambda: both)
     expected = Side.DEVICE if moves else Side.CLOUD
     assert placement_policy(1, Side.CLOUD) is expected
+
+
+def at_rates(
+    device_s: float, cloud_s: float, rtt_s: float, device_rate: float, cloud_rate: float
+) -> BothSides:
+    return BothSides(
+        SideTimes(device_s, 0.3 * rtt_s, device_rate), SideTimes(cloud_s, 0.7 * rtt_s, cloud_rate)
+    )
+
+
+def random_sides(source: random.Random) -> BothSides:
+    device_s, cloud_s, rtt_s = (source.uniform(0.01, 0.2) for _ in range(3))
+    return at_rates(device_s, cloud_s, rtt_s, source.random(), source.random())
+
+
+def piecewise_gain_s(both: BothSides, aggregating: Side) -> float:
+    """ΔZ by cases, with DRAGON's misprints corrected; l aggregates."""
+    here, there = both[aggregating], both[aggregating.other]
+    rtt_s, lead_s = both.round_trip_s, there.decode_s - here.decode_s
+    own, other = here.acceptance, there.acceptance
+    if here.decode_s <= there.decode_s - rtt_s:
+        return (1 - other) * rtt_s
+    if here.decode_s <= there.decode_s:
+        return (1 - own) * lead_s + (own - other) * rtt_s
+    if here.decode_s <= there.decode_s + rtt_s:
+        return (1 - other) * lead_s + (own - other) * rtt_s
+    return (own - 1) * rtt_s
+
+
+def test_the_difference_is_the_paper_s_by_cases() -> None:
+    source = random.Random(1)
+    for _ in range(500):
+        both = random_sides(source)
+        for side in Side:
+            choice = choose_side(both, side)
+            assert choice.gain_s == pytest.approx(piecewise_gain_s(both, side), abs=1e-12)
+            assert choice.moves == (choice.gain_s > 0)
+            assert choice.side == (side.other if choice.moves else side)

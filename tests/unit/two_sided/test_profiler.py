@@ -1,8 +1,10 @@
 """Readings of several sources joined, and what a request's own frames show."""
 
+import random
 from dataclasses import replace
 from math import isnan
 
+import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument
@@ -11,6 +13,7 @@ from tandem.two_sided.protocol.placement import UNKNOWN, BothSides, SideTimes, c
 from tandem.two_sided.protocol.profiler import (
     DecodeFit,
     SideProfiler,
+    fit_decoding,
 )
 
 FULL = BothSides(SideTimes(0.11, 0.05, 0.7), SideTimes(0.04, 0.05, 0.8))
@@ -91,16 +94,6 @@ def test_the_size_of_drafts_counts_where_bandwidth_is_scarce() -> None:
     assert sides.cloud.transfer_s == pytest.approx(0.005, rel=0.2)
 
 
-def test_what_is_no_measurement_is_refused() -> None:
-    profiler = SideProfiler()
-    with pytest.raises(InvalidArgument):
-        profiler.verified(Side.DEVICE, 1.5)
-    with pytest.raises(InvalidArgument):
-        profiler.drafted(Side.DEVICE, -1)
-    with pytest.raises(InvalidArgument):
-        profiler.decoded(Side.DEVICE, 3, float("nan"))
-
-
 def test_averages_go_a_tenth_of_the_way() -> None:
     profiler = SideProfiler()
     profiler.decoded(Side.DEVICE, 1, 0.1)
@@ -129,3 +122,64 @@ def test_a_refused_draft_counts_more_than_the_one_before() -> None:
     assert isnan(profiler.sides().device.acceptance)
     profiler.verified(Side.DEVICE, 0)
     assert profiler.sides().device.acceptance == 0.0
+
+
+LENGTHS = list(range(64, 256))
+
+
+def measured(slope_s: float, intercept_s: float, noise_s: float, seed: int = 1) -> list[float]:
+    source = random.Random(seed)
+    return [
+        max(0.0, slope_s * length + intercept_s + source.gauss(0, noise_s)) for length in LENGTHS
+    ]
+
+
+def test_the_fit_is_the_least_squares_line() -> None:
+    steps_s = measured(2e-5, 0.004, 2e-4)
+    fit = fit_decoding(LENGTHS, steps_s)
+    slope, intercept = np.polyfit(LENGTHS, steps_s, 1)
+    assert fit.slope_s == pytest.approx(slope, rel=1e-9)
+    assert fit.intercept_s == pytest.approx(intercept, rel=1e-9)
+    assert fit.at(100) == pytest.approx(2e-5 * 100 + 0.004, rel=0.05)
+
+
+def test_noise_makes_no_term_negative() -> None:
+    falling = fit_decoding(LENGTHS, [0.01 - 1e-5 * length for length in LENGTHS])
+    assert falling.slope_s == pytest.approx(0, abs=1e-12)
+    assert falling.intercept_s == pytest.approx(0.01 - 1e-5 * np.mean(LENGTHS))
+    through_zero = fit_decoding(LENGTHS, [1e-5 * (length - 50) for length in LENGTHS])
+    assert through_zero.intercept_s == 0
+    wanted = np.dot(LENGTHS, [1e-5 * (length - 50) for length in LENGTHS]) / np.dot(
+        LENGTHS, LENGTHS
+    )
+    assert through_zero.slope_s == pytest.approx(wanted)
+    assert fit_decoding([100, 100], [0.01, 0.03]).at(100) == pytest.approx(0.02)
+    assert fit_decoding([100, 100], [0.01, 0.03]).at(200) == pytest.approx(0.02)
+
+
+def test_an_update_is_the_paper_s_formula() -> None:
+    fit = DecodeFit(numerator=3.0, denominator=20_000.0, intercept_s=0.004)
+    updated = fit.updated(120, 0.01)
+    wanted = (0.95 * 3.0 + 0.05 * (0.01 - 0.004) * 120) / (0.95 * 20_000.0 + 0.05 * 120**2)
+    assert updated.slope_s == pytest.approx(wanted, rel=1e-12)
+    assert updated.intercept_s == fit.intercept_s
+    faster = fit.updated(120, 0.0)
+    assert faster.numerator == pytest.approx(0.95 * 3.0), "never below the intercept"
+
+
+def test_the_slope_follows_a_machine_that_became_busy() -> None:
+    fit = fit_decoding(LENGTHS, measured(2e-5, 0.004, 0))
+    for length in range(100, 200):
+        fit = fit.updated(length, 2 * (2e-5 * length + 0.004))
+    assert fit.at(200) == pytest.approx(2 * (2e-5 * 200 + 0.004), rel=0.1)
+
+
+@pytest.mark.parametrize("numbers", [(-1, 1, 0), (0, 0, 0), (0, 1, float("inf"))])
+def test_a_line_that_is_none_is_refused(numbers: tuple[float, float, float]) -> None:
+    with pytest.raises(InvalidArgument):
+        DecodeFit(*numbers)
+
+
+def test_the_least_that_may_have_been_measured() -> None:
+    assert fit_decoding([1, 2], [0.0, 0.0]).at(5) == 0.0
+    assert DecodeFit(0.0, 1.0, 0.0).at(1000) == 0.0

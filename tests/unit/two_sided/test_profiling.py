@@ -26,8 +26,8 @@ from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
 from tandem.two_sided.protocol.profiler import DecodeFit, SideProfiler
-from tests.services.prometheus_process import served, vector
-from tests.unit.two_sided.test_side_machine import request_for
+from tests.prometheus_process import served, vector
+from tests.unit.two_sided.side_frames import request_for
 
 EARLIER = BothSides(SideTimes(0.06, 0.04, 0.9), SideTimes(0.05, 0.06, 0.4))
 
@@ -84,13 +84,6 @@ async def test_a_fresh_process_begins_with_what_others_measured(metrics: Metrics
     assert sides == BothSides(SideTimes(0.11, 0.05, 0.7), SideTimes(0.04, 0.05, 0.8))
     other = await asked(metrics, 0.0, "dragon-device")
     assert not other.complete, "acceptance is a preset's own"
-
-
-async def test_others_load_on_the_cloud_changes_the_side(metrics: Metrics) -> None:
-    idle, busy = await asked(metrics, 0.0), await asked(metrics, 0.5)
-    assert busy.cloud.queue_s == 0.5
-    assert choose_side(idle, Side.DEVICE).side is Side.DEVICE
-    assert choose_side(busy, Side.DEVICE).side is Side.CLOUD, "its drafts come late: spare the way"
 
 
 def drafted(profiler: SideProfiler) -> None:

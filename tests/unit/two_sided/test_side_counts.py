@@ -11,11 +11,10 @@ import pytest
 from tandem.core.probs import SamplingParams
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import Ping
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
-from tandem.two_sided.protocol.messages import CollaborationOpened, TargetFrame
+from tandem.two_sided.protocol.messages import CollaborationOpened, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.side_machine import SideMachine
-from tests.unit.two_sided.test_side_machine import device, frame, head, own, request_for, told
+from tests.unit.two_sided.side_frames import device, frame, head, request_for, told
 
 GREEDY = SamplingParams(temperature=0.0)
 OPENED = CollaborationOpened(1, 2, head(()), log_mass=0.0, max_tokens=4)
@@ -40,9 +39,7 @@ class Heard:
         self.all.append(("verified", *of))
 
 
-def listening(
-    side: Side, heard: Heard | None = None, name: str = "dragon placement=cloud"
-) -> SideMachine:
+def listening(side: Side, heard: Any = None, name: str = "dragon placement=cloud") -> SideMachine:
     """A machine whose stream was opened at 1 s, by one frame of its own."""
     request = request_for(name, max_tokens=90)
     if side is Side.CLOUD:
@@ -82,7 +79,7 @@ def test_tokens_and_drafts_are_counted_by_side() -> None:
     for token in (0, 3, 0, 0):
         committed = machine.committed
         machine.drafted(
-            own(base=len(committed), prefix_hash=committed.prefix, decode_s=0.5),
+            frame(base=len(committed), prefix_hash=committed.prefix, decode_s=0.5),
             1.0,
         )
         machine.receive(TargetFrame(1, len(committed), committed.prefix, (token,)), 1.0)
@@ -98,7 +95,7 @@ def test_tokens_and_drafts_are_counted_by_side() -> None:
 def test_a_step_that_took_no_time_is_no_measurement() -> None:
     heard = Heard()
     machine = listening(Side.DEVICE, heard)
-    machine.drafted(own(), 1.0)
+    machine.drafted(frame(), 1.0)
     assert heard.all == []
 
 
@@ -167,12 +164,12 @@ def test_a_draft_says_what_was_heard_and_how_long_ago_the_newest() -> None:
         heard = machine.stats.streams  # the opening of its stream
         for number in range(frames):
             pinged(machine, 2.0 + number)
-        (sent,) = told(machine.drafted(own(), 5.0), SideDraftFrame)
+        (sent,) = told(machine.drafted(frame(), 5.0), SideDraftFrame)
         assert (sent.heard, sent.held_s) == (heard + frames, held_s if frames else 5.0)
-    (sent,) = told(device("dragon placement=cloud").drafted(own(), -1.0), SideDraftFrame)
+    (sent,) = told(device("dragon placement=cloud").drafted(frame(), -1.0), SideDraftFrame)
     assert sent.held_s == 0.0, "never less than nothing"
     late = listening(Side.CLOUD, name="dragon-device")
-    (sent,) = told(late.drafted(own(), 1.5), SideDraftFrame)
+    (sent,) = told(late.drafted(frame(), 1.5), SideDraftFrame)
     assert (sent.heard, sent.held_s) == (1, 0.5), "the opening, which made it"
 
 

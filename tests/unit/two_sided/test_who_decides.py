@@ -16,23 +16,20 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit
-from tandem.two_sided.protocol.decoder_messages import SideDraftFrame
+from tandem.two_sided.protocol.aggregation_rules import SharedCoin
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
+    SideDraftFrame,
     SideOutputs,
     TargetFrame,
     ToPeer,
 )
-from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
-from tandem.two_sided.protocol.presets import (
-    AGGREGATION_PRESETS,
-    find_aggregation_preset,
-)
+from tandem.two_sided.protocol.mixture import Side, Weights, coupled_side, side_weights
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.composed_presets import composed
-from tests.unit.two_sided.test_side_machine import PROBS, own, queued, request_for
+from tests.unit.two_sided.side_frames import PROBS, frame, queued, request_for
 
 START = 2
 TOKENS = 11
@@ -82,7 +79,7 @@ class Conversation:
         committed = self.machines[side].committed
         greedy = self.machines[side].request.sampling.greedy
         masses = self.masses if len(committed) < START + EVERY else self.later
-        return own(
+        return frame(
             base=len(committed),
             prefix_hash=committed.prefix,
             token=TOKEN_OF[side],
@@ -256,21 +253,6 @@ def test_a_side_without_documents_leaves_the_answer_to_the_other(
     assert found.targets == []
 
 
-@pytest.mark.parametrize(("device", "cloud", "owner"), [(0.0, -90.0, 0), (-90.0, 0.0, 1)])
-def test_one_coin_for_the_answer_sends_it_whole(device: float, cloud: float, owner: int) -> None:
-    found = converse("drdg-sw", device, cloud)
-    assert {*found.tokens} == {owner}
-    assert not any(found.senders(at) for at in range(START, START + TOKENS))
-    told = [target.token_ids for target in found.targets]
-    assert told == ([tuple(found.tokens)] if owner else []), "when it is complete"
-
-
-def test_one_coin_for_the_answer_falls_where_it_begins() -> None:
-    for mass in np.linspace(-1, 1, 9).tolist():
-        expected = coupled_side(side_weights(mass, 0.0), RNG, START)
-        assert {*converse("drdg-sw", mass).tokens} == {TOKEN_OF[expected]}
-
-
 @pytest.mark.parametrize("name", ["dragon-coupled", "drdg-sw"])
 def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
     request = request_for(name)
@@ -279,21 +261,15 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
     cloud = SideMachine(Side.CLOUD, request, peer_log_mass=0.0)
     for machine in (device, cloud):
         for answer in ((), (0,)):
-            assert machine.drafted(own(answer), 0.0) == []
+            assert machine.drafted(frame(answer), 0.0) == []
         assert queued(machine) == (2, 0)
 
 
-def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
-    ahead = {name: preset.ahead for name, preset in AGGREGATION_PRESETS.items()}
-    assert (ahead.pop("drdg-tw"), {*ahead.values()}) == (1, {8})
-    assert {preset.top for preset in AGGREGATION_PRESETS.values()} == {16}
-
-
-def test_lossy_presets_and_those_of_two_sides() -> None:
-    assert {name for name, preset in AGGREGATION_PRESETS.items() if preset.lossy} == {
-        "dragon-lossy",
-        "drdg-sw",
+def test_no_draft_of_the_next_stretch_is_sent_before_its_weights_are_known() -> None:
+    """Of a stream that begins at the end of a stretch of four."""
+    rule = SharedCoin(Side.DEVICE, Weights(1.0, 0.0), rng=RNG, every=4, start=START, first=5)
+    drafts = {
+        side: frame(base=5, log_mass=mass) for side, mass in zip(Side, (0.0, NONE), strict=True)
     }
-    alone = {name for name, preset in AGGREGATION_PRESETS.items() if not preset.two_sided}
-    assert alone == {"crcg-device", "crcg-cloud", "drcg-text", "drcg-kv"}
-    assert find_aggregation_preset("dragon").with_draft_length(3).ahead == 3
+    assert rule.decide(5, drafts) == 0
+    assert [at for at in range(5, 12) if rule.sends_draft(at)] == [5, 6, 10]

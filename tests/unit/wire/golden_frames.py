@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors, Thinking
 from tandem.core.prompt import Turn
-from tandem.core.sparse_payload import FullPayload
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import TokenSource
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec.choices import CloudDrafts
@@ -51,14 +51,12 @@ from tandem.specdec.rounds.messages import (
     NeedFullDistribution,
     Recovered,
 )
-from tandem.two_sided.protocol.decoder_messages import (
-    DecodingTarget,
-    DecodingText,
-)
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
+    DecodingTarget,
+    DecodingText,
     Fetch,
     TargetFrame,
 )
@@ -171,7 +169,14 @@ def _verify_request() -> Conversation:
 
 
 def _verify_response() -> Conversation:
-    work, answer = Work(0.5, 0.25, 3, 9, 4), verifier_examples.ANSWER
+    work = Work(0.5, 0.25, 3, 9, 4)
+    answer = SparsePayload(
+        np.array([0, 2]),
+        np.array([0.5, 0.25], dtype=np.float32),
+        0.25,
+        np.array([5, 5]),
+        np.array([0.125, 0.125], dtype=np.float32),
+    )
     probs = verifier_examples.PROBS
     told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
     messages = {

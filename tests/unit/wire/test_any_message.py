@@ -18,12 +18,12 @@ from tandem.core.tokens import TokenSource
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec import messages as specdec
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds import messages as rounds
-from tandem.two_sided.protocol import decoder_messages as decoding
-from tandem.two_sided.protocol import messages as peer
+from tandem.two_sided.protocol import messages
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, LocalProbs
 from tandem.two_sided.protocol.top_list import top_list
@@ -169,7 +169,20 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
         data.draw(st.floats(0, 1, width=32)),
     )
     told_of = data.draw(some.logprobs(len(token_ids)))
+    opened = specdec.Opened(
+        *head,
+        max_draft_length=data.draw(some.uint32),
+        eos_token_ids=MODEL.eos_token_ids,
+        model_name=MODEL.model_name,
+        cached_tokens=data.draw(some.uint32),
+        same_bits=data.draw(st.booleans()),
+        batch_invariant=data.draw(st.booleans()),
+        row_share=data.draw(st.none() | st.floats(0, 1, width=32)),
+        drafts_never_pay=data.draw(st.booleans()),
+        cloud_drafts=data.draw(st.sampled_from(sorted({*CloudDrafts} - {CloudDrafts.ANY}))),
+    )
     others = [
+        opened,
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         rounds.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head),
@@ -203,7 +216,7 @@ def test_any_request_comes_through(request: GenerationRequest) -> None:
     assert request_from_proto(sent(generation_pb2.Generation, request_to_proto(request))) == request
 
 
-documents = st.builds(decoding.ContextDocument, st.text(), st.floats(-1e9, 1e9), st.booleans())
+documents = st.builds(messages.ContextDocument, st.text(), st.floats(-1e9, 1e9), st.booleans())
 
 
 @given(some.heads, st.data())
@@ -212,7 +225,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
     name = data.draw(st.sampled_from(sorted(set(AGGREGATION_PRESETS) - names)))
     preset = AGGREGATION_PRESETS[name]
     ids = tuples_of(some.token_ids, 1)
-    request = peer.AggregationRequest(
+    request = messages.AggregationRequest(
         *(head[0], data.draw(ids), "h", V, data.draw(some.samplings), data.draw(some.uint64)),
         max_tokens=data.draw(st.integers(9, 2**32 - 1)),
         preset=replace(preset, probs=replace(preset.probs, precision="float32")),
@@ -222,7 +235,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
         documents=data.draw(st.integers(0, 64)),
         processors=data.draw(some.processors),
     )
-    opening = peer.CollaborationOpen(*head, request, data.draw(some.log_masses))
+    opening = messages.CollaborationOpen(*head, request, data.draw(some.log_masses))
     device, cloud = DeviceCodec(V, LocalProbs(precision="float32")), CloudSideCodec()
     request_kind = aggregator_pb2.CollaborateRequest
     assert_same(cloud.decode(sent(request_kind, device.encode(opening))), opening)
@@ -234,17 +247,17 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
     carried = data.draw(st.sampled_from([None, probs, top_list(probs, 3)]))
     token_ids = data.draw(tuples_of(some.token_ids))
     sources = tuple(data.draw(st.sampled_from(TokenSource)) for _ in token_ids)
-    draft = decoding.SideDraftFrame(
+    draft = messages.SideDraftFrame(
         *(*head, data.draw(some.token_ids), carried, data.draw(some.log_masses)),
         *(data.draw(some.uint32), data.draw(some.seconds), data.draw(some.seconds)),
     )
-    target = peer.TargetFrame(*head, token_ids, data.draw(st.booleans()), sources)
-    for message in (draft, target, peer.Fetch(*head, data.draw(st.integers(1, V)))):
+    target = messages.TargetFrame(*head, token_ids, data.draw(st.booleans()), sources)
+    for message in (draft, target, messages.Fetch(*head, data.draw(st.integers(1, V)))):
         assert_same(cloud.decode(sent(request_kind, device.encode(message))), message)
         answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(message))
         assert_same(device.decode(answer), message)
     masses, limits = some.log_masses, st.integers(1, 99)
-    opened = peer.CollaborationOpened(*head, data.draw(masses), data.draw(limits), 2, 9)
+    opened = messages.CollaborationOpened(*head, data.draw(masses), data.draw(limits), 2, 9)
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(opened))
     assert_same(device.decode(answer), opened)
 
@@ -253,7 +266,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
 def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.DataObject) -> None:
     probs = LocalProbs(precision="float32")
     aggregator, decoder = AggregatorCodec(probs), DecoderCodec(V, CONTEXT)
-    opening = decoding.DecodingOpen(
+    opening = messages.DecodingOpen(
         *head,
         prompt=data.draw(some.prompts),
         committed_ids=data.draw(tuples_of(some.token_ids)),
@@ -271,20 +284,20 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         processors=data.draw(some.processors),
         end_ids=data.draw(tuples_of(some.token_ids)),
     )
-    target = decoding.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
+    target = messages.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
     for message in (opening, target):
         frame = sent(decoding_pb2.DecodeRequest, aggregator.encode(message))
         assert_same(decoder.decode(frame), message)
-    opened = decoding.DecodingOpened(
+    opened = messages.DecodingOpened(
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
         *(data.draw(some.log_masses), data.draw(some.uint32)),
         document_tokens=data.draw(tuples_of(some.uint32)),
     )
     drawn = data.draw(some.token_ids), data.draw(some.sparse_distributions)
-    draft = decoding.SideDraftFrame(
+    draft = messages.SideDraftFrame(
         *head, *drawn, data.draw(some.log_masses), 7, data.draw(some.seconds)
     )
-    text = decoding.DecodingText(*head, data.draw(st.text()), data.draw(some.uint32))
+    text = messages.DecodingText(*head, data.draw(st.text()), data.draw(some.uint32))
     for answer in (opened, draft, text):
         frame = sent(decoding_pb2.DecodeResponse, decoder.encode(answer))
         assert_same(aggregator.decode(frame), answer)

@@ -1,4 +1,6 @@
-"""What is encoded at one end is decoded at the other, whole; what no honest end sends is named."""
+"""What is encoded at one end is decoded at the other, in the precision that was opened; what no
+honest end sends is named. Frames of every kind, with any values, are in test_any_message.py, and
+what each may be wrong in, in tests/faults_of_frames.py."""
 
 from __future__ import annotations
 
@@ -10,38 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.codecs import Precision, sparse_probs_to_bytes, wire_probs
+from tandem.core.codecs import Precision, wire_probs
 from tandem.core.default_sampling import DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
-from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
-from tandem.specdec.choices import CloudDrafts, Uplink
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import (
-    Cancel,
-    CloudMessage,
-    Committed,
     Drafts,
-    EdgeMessage,
     GenerationParams,
-    GoingAway,
     Open,
-    Opened,
-    Ping,
-    Pong,
-    Work,
 )
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rounds.messages import (
-    EarlyVerdict,
-    FullDistribution,
     HiddenStates,
-    NeedFullDistribution,
-    Recovered,
 )
 from tandem.wire.common_codec import default_sampling_from_proto
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec, describe_model
@@ -55,15 +42,7 @@ MODEL = CloudModel(
     "target", "abc", VOCABULARY, 512, frozenset({0, 7}), 64, layer_count=6, hidden_size=2
 )
 PROBS = np.array([0.5, 0.25, 0.125, 0.0625, 0.0625, 0, 0, 0], dtype=np.float32)
-ANSWER = SparsePayload(
-    np.array([0, 2]),
-    np.array([0.5, 0.25], dtype=np.float32),
-    0.25,
-    np.array([5, 5]),
-    np.array([0.125, 0.125], dtype=np.float32),
-)
 HALVED = replace(PRESETS["dsd"], uplink_precision="float16")
-WORK = Work(0.5, 0.25, 3, 9, 4)
 
 
 def opening(preset: str) -> Open:
@@ -88,52 +67,6 @@ def opened_cloud(opened: Open | None = None) -> CloudCodec:
     return cloud
 
 
-EDGE_MESSAGES: list[EdgeMessage] = [
-    *(opening(preset) for preset in PRESETS),
-    Drafts(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
-    Drafts(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25)),
-    Drafts(
-        *HEAD, token_ids=(1, 2), end_of_chunk=True, distributions=np.stack([PROBS, PROBS[::-1]])
-    ),
-    Recovered(*HEAD, token_id=HUGE),
-    NeedFullDistribution(*HEAD),
-    Cancel(*HEAD),
-    Ping(*HEAD, nonce=HUGE),
-]
-
-CLOUD_MESSAGES: list[CloudMessage] = [
-    Opened(*HEAD, 64, frozenset({0, 7}), "target"),
-    Opened(*HEAD, 64, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
-    Opened(
-        *HEAD,
-        64,
-        frozenset({0, 7}),
-        "target",
-        batch_invariant=True,
-        row_share=0.0,
-        drafts_never_pay=True,
-    ),
-    Opened(*HEAD, 64, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
-    EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
-    EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
-    Committed(*HEAD, accepted=3, work=WORK),
-    Committed(*HEAD, token_ids=(7,), work=WORK),
-    Committed(*HEAD, accepted=2, token_ids=(0,), work=WORK),
-    Committed(*HEAD, accepted=1, draw_from=FullPayload(PROBS), work=WORK),
-    Committed(*HEAD, accepted=1, draw_from=ANSWER, work=WORK),
-    Committed(*HEAD, token_ids=(1, 7), work=WORK),
-    Committed(
-        *HEAD,
-        token_ids=(1, 7),
-        work=replace(WORK, cloud_drafts=3),
-        cloud_accepted=1,
-    ),
-    FullDistribution(*HEAD, target_probs=PROBS),
-    GoingAway(*HEAD),
-    Pong(*HEAD, nonce=HUGE),
-]
-
-
 def assert_same(one: Any, other: Any) -> None:
     """Equal in type and every field, arrays included."""
     assert type(one) is type(other)
@@ -144,23 +77,6 @@ def assert_same(one: Any, other: Any) -> None:
             assert_same(getattr(one, field.name), getattr(other, field.name))
     else:
         assert one == other
-
-
-@pytest.mark.parametrize("message", EDGE_MESSAGES, ids=lambda m: type(m).__name__)
-def test_edge_messages_arrive_as_they_were_sent(message: EdgeMessage) -> None:
-    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).encode(message)
-    raw = frame.SerializeToString()
-    cloud = CloudCodec(MODEL) if isinstance(message, Open) else opened_cloud()
-    assert_same(cloud.decode(pb.VerifyRequest.FromString(raw)), message)
-
-
-@pytest.mark.parametrize("message", CLOUD_MESSAGES, ids=lambda m: type(m).__name__)
-def test_cloud_messages_arrive_as_they_were_sent(message: CloudMessage) -> None:
-    raw = CloudCodec(MODEL).encode(message).SerializeToString()
-    decoded = EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).decode(
-        pb.VerifyResponse.FromString(raw)
-    )
-    assert_same(decoded, message)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -179,42 +95,6 @@ def test_sparse_distributions_travel_whole(precision: Precision) -> None:
         5 if precision == "float16" else 9
     ] * 2
     assert_same(cloud.decode(frame), sent)
-
-
-@pytest.mark.parametrize("uplink", [Uplink.SPARSE_DISTRIBUTIONS, Uplink.FULL_DISTRIBUTIONS])
-def test_a_tree_travels_whole(uplink: Uplink) -> None:
-    preset = replace(PRESETS["mc-dsd"], uplink=uplink, with_replacement=True)
-    edge, cloud = EdgeCodec(VOCABULARY, preset.verify_settings), CloudCodec(MODEL)
-    opened = replace(opening("mc-dsd"), settings=preset.verify_settings)
-    assert_same(cloud.decode(edge.encode(opened)), opened)
-    probs = probs_to_draft_from(PROBS, preset)
-    distributions = np.stack([probs, probs])
-    sent = Drafts(
-        *HEAD, (1, 0, 2), end_of_chunk=True, distributions=distributions, parents=(-1, -1, 1)
-    )
-    assert_same(cloud.decode(edge.encode(sent)), sent)
-    judged = Committed(*HEAD, accepted=2, token_ids=(3,), work=WORK, path=(1, 2))
-    assert_same(edge.decode(cloud.encode(judged)), judged)
-
-
-@pytest.mark.parametrize("count", [3, 65])
-def test_more_sparse_distributions_than_drafts_cost_nothing(count: int) -> None:
-    cloud = opened_cloud(opening("tslt"))
-    frame = pb.VerifyRequest()
-    frame.drafts.token_ids.extend([1] * (2 if count == 3 else count))
-    frame.drafts.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * count)
-    with pytest.raises(InvalidArgument, match=r"^(sparse_probs|draft_length): "):
-        cloud.decode(frame)
-
-
-def test_distributions_that_were_not_agreed_on_are_not_decoded() -> None:
-    frame = pb.VerifyRequest()
-    frame.drafts.token_ids.extend([1] * 4)
-    frame.drafts.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * 4)
-    with pytest.raises(InvalidArgument, match=r"^distributions: "):
-        opened_cloud(opening("coupled")).decode(frame)
-    with pytest.raises(InvalidArgument, match=r"^open: "):
-        CloudCodec(MODEL).decode(frame)
 
 
 def test_distributions_travel_in_the_opened_precision() -> None:
@@ -251,27 +131,6 @@ def test_what_a_model_recommends_is_part_of_its_description() -> None:
     assert not describe_model(MODEL).HasField("default_sampling")
 
 
-@pytest.mark.parametrize(
-    ("field", "count"),
-    [("prompt_ids", 513), ("committed_ids", 513), ("expansion", 65), ("images", 5)],
-)
-def test_an_opening_is_refused_by_its_lengths_before_its_contents(field: str, count: int) -> None:
-    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).encode(opening("dsd"))
-    owner = frame.open.params if field == "images" else frame.open
-    getattr(owner, field)[:] = [b"x" if field == "images" else HUGE] * count
-    with pytest.raises(InvalidArgument, match=rf"^{field}: has {count} entries"):
-        CloudCodec(MODEL).decode(frame)
-
-
-@pytest.mark.parametrize("field", ["token_ids", "probabilities", "parents"])
-def test_a_draft_is_refused_by_its_lengths_before_its_contents(field: str) -> None:
-    frame = pb.VerifyRequest()
-    getattr(frame.drafts, field).extend([1] * 5)
-    name = "draft_length" if field == "token_ids" else field
-    with pytest.raises(InvalidArgument, match=rf"^{name}: has 5 entries; the maximum is 4"):
-        opened_cloud().decode(frame)
-
-
 def committed(**fields_: Any) -> pb.VerifyResponse:
     return pb.VerifyResponse(committed=pb.Committed(**fields_))
 
@@ -282,8 +141,6 @@ def sparse(**fields_: Any) -> pb.VerifyResponse:
 
 
 BAD_ANSWERS = [
-    (committed(token_ids=[1, VOCABULARY]), "token_ids"),
-    (committed(token_ids=[HUGE]), "token_ids"),
     (committed(token_ids=[1], path=[0] * 65), "path"),
     (committed(token_ids=[1], logprobs=[0.0] * 66), "logprobs"),
     (committed(token_ids=[1], top_logprobs=[pb.TopLogprobs()] * 66), "top_logprobs"),
@@ -302,30 +159,15 @@ BAD_ANSWERS = [
         "top_logprobs",
     ),
     (committed(full_distribution=pb.Distribution(probabilities=b"")), "probabilities"),
-    (committed(full_distribution=pb.Distribution(probabilities=b"\0" * 31)), "probabilities"),
     (committed(full_distribution=pb.Distribution(probabilities=b"\0" * 32)), "probabilities"),
-    (committed(work=pb.Work(verify_s=math.nan)), "verify_s"),
-    (committed(work=pb.Work(queue_s=-1)), "queue_s"),
     (committed(work=pb.Work(queue_s=math.inf)), "queue_s"),
     (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=9)), "cloud_drafts"),  # type: ignore[arg-type]
     (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=pb.CLOUD_DRAFTS_ANY)), "cloud_drafts"),
-    (sparse(ids=[2, 0]), "ids"),
-    (sparse(ids=[2, 2]), "ids"),
-    (sparse(ids=[0, VOCABULARY]), "ids"),
-    (sparse(ids=[0, HUGE]), "ids"),
     (sparse(ids=range(4097)), "ids"),
     (sparse(tail_ids=[5] * 257), "tail_ids"),
-    (sparse(ids=[0]), "probs"),
-    (sparse(probabilities=[0.5, math.nan]), "probs"),
-    (sparse(probabilities=[0.5, -0.25]), "probs"),
-    (sparse(probabilities=[0.5, 1.5]), "probs"),
-    (sparse(tail_mass=math.nan), "tail_mass"),
-    (sparse(tail_mass=-0.5), "tail_mass"),
     (sparse(tail_ids=[2], tail_probabilities=[0.1]), "tail_ids"),
-    (sparse(tail_ids=[VOCABULARY], tail_probabilities=[0.1]), "tail_ids"),
     (sparse(tail_ids=[5], tail_probabilities=[0.0]), "tail_probs"),
     (pb.VerifyResponse(full_distribution=pb.Distribution(probabilities=b"\0")), "probabilities"),
-    (pb.VerifyResponse(), "message"),
     (pb.VerifyResponse(opened=pb.Opened(row_share=1.5)), "row_share"),
     (pb.VerifyResponse(opened=pb.Opened(row_share=math.nan)), "row_share"),
 ]
@@ -333,9 +175,8 @@ BAD_ANSWERS = [
 
 @pytest.mark.parametrize(("frame", "field"), BAD_ANSWERS, ids=[field for _, field in BAD_ANSWERS])
 def test_an_answer_no_honest_cloud_sends_is_named(frame: pb.VerifyResponse, field: str) -> None:
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).decode(frame)
-    assert refusal.value.field == field
 
 
 REQUESTS = [
@@ -443,9 +284,8 @@ def test_a_bad_request_is_named(
 ) -> None:
     message = request_to_proto(GenerationRequest("a"))
     change(message)
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgument, match=rf"^{field}: "):
         request_from_proto(message)
-    assert refusal.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -466,18 +306,3 @@ def test_hidden_states_arrive_in_the_opened_precision(
     np.testing.assert_allclose(found.states, [kept, [1.0, 2.0]], rtol=1e-4)
     sent = edge.encode(HiddenStates(*HEAD, states=states)).hidden_states.states
     assert len(sent) == (16 if precision == "float32" else 8)
-
-
-@pytest.mark.parametrize("raw", [b"", b"abc", b"\0" * 12])
-def test_hidden_states_of_another_size_are_refused(raw: bytes) -> None:
-    cloud = opened_cloud(opening("split"))
-    frame = pb.VerifyRequest(hidden_states=pb.HiddenStates(states=raw))
-    with pytest.raises(InvalidArgument) as refused:
-        cloud.decode(frame)
-    assert refused.value.field == "hidden_states"
-
-
-def test_hidden_states_of_a_session_that_is_not_split_are_refused() -> None:
-    cloud = opened_cloud(opening("coupled"))
-    with pytest.raises(InvalidArgument, match="hidden_states"):
-        cloud.decode(pb.VerifyRequest(hidden_states=pb.HiddenStates(states=b"\0" * 8)))

@@ -20,7 +20,7 @@ from tandem.demo import demo_folder
 from tandem.services.verifier.config import VerifierSettings, server_choice
 from tandem.testing.remote_server import FakeServer, serving
 from tandem.testing.scripted import scripted_probs
-from tests.services.credentials import Credentials
+from tests.services.secured_services import Credentials
 
 FOLDER = str(demo_folder("demo-target"))
 VOCABULARY = 4096

@@ -13,7 +13,7 @@ import pytest
 
 from tandem.backends.interface import EngineFailed
 from tandem.backends.remote.server import RemoteServer
-from tests.services.credentials import Credentials
+from tests.services.secured_services import Credentials
 
 KEY = "sk-a-secret-of-the-operator"
 

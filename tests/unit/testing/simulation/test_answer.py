@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
-from tandem.testing.scripted import ScriptedEngine, scripted_pair, scripted_probs
+from tandem.testing.scripted import scripted_pair
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.testing.simulation.model_times import ModelTimes
@@ -69,22 +68,3 @@ def test_bandwidth_is_paid_for_the_bytes_that_travel(pair: SimulatedPair) -> Non
     assert fat.uplink_bytes - slim.uplink_bytes == slim.stats.drafted * 2 * (32_000 - 256)
     lost_s = fat.last_commit_s - slim.last_commit_s
     assert lost_s == pytest.approx((fat.uplink_bytes - slim.uplink_bytes) / 1e6, rel=0.02)
-
-
-def test_a_full_answer_is_padded_where_it_is_sent(pair: SimulatedPair) -> None:
-    padded = replace(NEAR, padded_vocabulary=1256)
-    plain, fat = (answer(pair, "dssd-full", where) for where in (NEAR, padded))
-    assert fat.downlink_bytes - plain.downlink_bytes == plain.rejections * 4 * 1000
-    assert fat.uplink_bytes == plain.uplink_bytes
-
-
-def test_bad_settings_are_named(pair: SimulatedPair) -> None:
-    with pytest.raises(InvalidArgument, match="max_tokens"):
-        simulate_answer(PRESETS["ar"], pair, NEAR, PROMPT, 5000, 1)
-    with pytest.raises(InvalidArgument, match="prompt"):
-        simulate_answer(PRESETS["ar"], pair, NEAR, (), 5, 1)
-    with pytest.raises(InvalidArgument, match="vocabulary"):
-        answer(pair, "ar", replace(NEAR, padded_vocabulary=5))
-    other = ScriptedEngine(8, scripted_probs(1, 8))
-    with pytest.raises(InvalidArgument, match="draft"):
-        simulated_pair(other, scripted_pair(0.2)[1], SamplingParams())
