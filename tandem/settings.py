@@ -124,12 +124,6 @@ class ServiceSettings(BaseSettings):
         description="Address of the metrics endpoint. It is plain HTTP without authentication.",
         json_schema_extra={"group": "Output"},
     )
-    metrics_vllm_names: bool = Field(
-        default=False,
-        description="Also export metrics under vLLM's names (`vllm:...`), where both measure the"
-        " same.",
-        json_schema_extra={"group": "Output"},
-    )
     health_port: Port = Field(
         default=0,
         description="Additional port for gRPC health checks only, without TLS and"

@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from tandem.backends.gguf_engines import gguf_engine
+from tandem.backends.llamacpp import library
 from tandem.commands.pull import pull
 from tandem.suite.chat_models import chat_models
 from tandem.suite.default_model import MEMORY_SHARE, memory_bytes
@@ -28,7 +28,7 @@ MODELS = (
 def main() -> int:
     if any(chat_models(local_models())):
         return 0
-    if gguf_engine() != "llamacpp" or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (library.is_installed() and sys.stdin.isatty() and sys.stdout.isatty()):
         return 1
     try:
         name, size = _fitting()

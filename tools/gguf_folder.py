@@ -9,16 +9,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from tandem.backends.model_source import GGUF
-from tandem.backends.torch.gguf_file import GgufFile
 
 
 def write_folder(path: Path, folder: Path) -> None:
     """config.json, model.safetensors, and the tokenizer with its chat template."""
-    file = GgufFile(path)
-    file.model(torch.float32).save_pretrained(folder)
-    file.own_tokenizer().save_pretrained(folder)
+    place = {"gguf_file": path.name, "local_files_only": True}
+    config = AutoConfig.from_pretrained(path.parent, **place)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    # `from_pretrained` would do all of this, with accelerate alone.
+    read = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
+    model.load_state_dict(read["tensors"], strict=not config.tie_word_embeddings)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(path.parent, **place).save_pretrained(folder)
 
 
 def find_file(named: str) -> Path:

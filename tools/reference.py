@@ -25,7 +25,6 @@ from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import ServiceSettings, variable_of
 from tandem.telemetry.metric import MAX_LABEL_VALUES, OTHER, Metric, Series
 from tandem.telemetry.metrics import ALL_SERIES
-from tandem.telemetry.vllm_names import VLLM_NAMES
 from tools.chart_values import chart_values, default_text
 from tools.http_reference import http_page
 from tools.markdown_table import table
@@ -232,14 +231,6 @@ def metrics() -> str:
     ]
     for series in (*ALL_SERIES, LearningSeries):
         parts += [f"## {_title(series)}", _labels(series), _metrics_table(series)]
-    alike = [name for name, other in VLLM_NAMES.items() if _bare(name) == _bare(other)]
-    others = [(name, other) for name, other in VLLM_NAMES.items() if name not in alike]
-    parts += [
-        "## Names of vLLM",
-        "With `--metrics-vllm-names` these are exported too, with the labels of ours. Under the"
-        f" same name, with `vllm:` for `tandem_`: {', '.join(f'`{name}`' for name in alike)}."
-        f" Under another: {', '.join(f'`{other}` (`{name}`)' for name, other in others)}.",
-    ]
     return "\n\n".join(parts) + "\n"
 
 

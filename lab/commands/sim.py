@@ -15,7 +15,6 @@ from tandem.commands.options import (
     direction_options,
     json_option,
     link_shape,
-    link_trace,
     model_options,
 )
 from tandem.core.errors import InvalidArgument
@@ -160,7 +159,6 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
             chosen.validate()
             presets[chosen] = None
     conditions = []
-    trace = link_trace(options, options["seed"])
     for rtt_ms, mbps in product(options["rtt_ms"] or (30.0,), options["mbps"] or (None,)):
         conditions.append(
             Conditions(
@@ -170,7 +168,6 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
                 options["jitter_ms"] / 1e3,
                 options["vocabulary"],
                 link=link_shape(options | {"rtt_ms": rtt_ms, "mbps": mbps}),
-                trace=trace,
             )
         )
     return list(product(presets, conditions))

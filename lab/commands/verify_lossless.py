@@ -14,7 +14,6 @@ from tandem.commands.options import (
     json_option,
     link_options,
     link_shape,
-    link_trace,
     model_options,
 )
 from tandem.core.errors import unknown_name
@@ -77,8 +76,8 @@ def _has_drafts(preset: Preset) -> bool:
 def verify_lossless(**options: Any) -> int:
     """Test that a pair's answers follow the target model's distribution.
 
-    The pair answers in this process, over real gRPC and, with --rtt-ms, --mbps, --trace or other
-    flags of the link, an emulated one. Texts at temperature 0, and at 1 where the preset couples
+    The pair answers in this process, over real gRPC and, with --rtt-ms, --mbps or other flags of
+    the link, an emulated one. Texts at temperature 0, and at 1 where the preset couples
     its draws, must equal those of the target alone. Presets that draw by the rejection rule give
     other texts of the same distribution: their short sequences are held against it by a chi-squared
     test, whose power is printed. A lossy preset fails, and its measured bias is shown. Exit code 1
@@ -93,7 +92,6 @@ def verify_lossless(**options: Any) -> int:
     configure_logging("critical")
     shaped = emulates_link(options)
     shape = link_shape(options)
-    trace = link_trace(options, options["seed"])
     pair = load_pair(*chosen_pair(options))
     plan = LosslessPlan(
         prompts=tuple(tuple(pair.tokenizer.encode(text)) for text in options["prompts"] or PROMPTS),
@@ -115,7 +113,6 @@ def verify_lossless(**options: Any) -> int:
                 presets,
                 plan,
                 link=shape if shaped else None,
-                link_trace=trace,
                 advance=advance,
             )
         )

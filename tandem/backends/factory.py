@@ -9,7 +9,6 @@ from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 
-from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_source import (
     AUTO,
@@ -77,7 +76,7 @@ def engine_of(choice: ModelChoice) -> str:
         return choice.engine
     if choice.server is not None:
         return ELSEWHERE[0]
-    return gguf_engine() if is_gguf(choice.source) else "torch"
+    return "llamacpp" if is_gguf(choice.source) else "torch"
 
 
 def load_served(

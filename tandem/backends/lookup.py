@@ -60,9 +60,9 @@ def _tokenizer(choice: ModelChoice) -> ComparableTokenizer:
     """Return the tokenizer of a folder, of a hub model or of a GGUF file. Raises
     InvalidArgument."""
     if is_gguf(choice.source):
-        from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
+        from tandem.backends import llamacpp
 
-        return load_target_tokenizer(choice.source)
+        return llamacpp.load_tokenizer(choice.source)
     find_source(choice.source, choice.revision)  # refused without waiting for torch
     from tandem.backends.model_description import load_tokenizer
 

@@ -19,8 +19,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.text import Tokenizer
 
 AUTO = "auto"
-"""The engine that the model's source suggests: for a GGUF file llama.cpp, where it is installed,
-else torch."""
+"""The engine that the model's source suggests: llama.cpp for a GGUF file, else torch."""
 GGUF = ".gguf"
 """How the names of llama.cpp's files end."""
 GGUF_MAGIC = b"GGUF"

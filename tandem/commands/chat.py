@@ -3,7 +3,8 @@ every service."""
 
 import json
 import sys
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from tandem.commands.request_options import (
     request_options,
 )
 from tandem.commands.suite_choice import refuse_own_models
-from tandem.commands.typed_ahead import typing_kept
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
 from tandem.generation.request import DEFAULT_PRESET, LONGEST_ANSWER_S, unknown_preset
@@ -100,7 +100,7 @@ def chat(**options: Any) -> None:
             _check_alone(options)  # before any model is loaded
             draft, target = chosen_pair(options)
             require_packages(draft, target)
-            with typing_kept(), loading_line(draft, target):
+            with _typing_kept(), loading_line(draft, target):
                 suite = BackgroundSuite(load_pair(draft, target), _memory_of(options))
                 url = stack.enter_context(suite).url
             show_notes(draft, target)
@@ -166,7 +166,7 @@ def _answer_person(conversation: Conversation, words: str | None, *, verbose: bo
     saying = conversation.retry(spelt) if words is None else conversation.say(words, spelt)
     reply = None
     try:
-        with typing_kept(), view:
+        with _typing_kept(), view:
             for reply in saying:
                 view.update(reply)
     except KeyboardInterrupt:
@@ -235,3 +235,28 @@ def _key(path: Path | None) -> str | None:
         return own_key(path).current()
     except BadFile as error:
         raise InvalidArgument("call_key_file", str(error)) from error
+
+
+@contextmanager
+def _typing_kept() -> Iterator[None]:
+    """Keep what a person types while a chat answers for the next turn: until the context ends the
+    terminal of standard input shows nothing of it, and has it for whoever reads next, after Ctrl-C
+    too."""
+    try:
+        import termios
+    except ImportError:  # Windows
+        yield
+        return
+    if not sys.stdin.isatty():
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    local_flags = 3
+    quiet = [*before]
+    quiet[local_flags] = (before[local_flags] & ~termios.ECHO) | termios.NOFLSH
+    termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)

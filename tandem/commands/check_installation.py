@@ -6,19 +6,15 @@ listed. So is PyTorch where llama.cpp is there to compute: a model that wants it
 import os
 import socket
 import sys
-import tempfile
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
 
 from tandem.commands.checks import Check, check
 from tandem.core.errors import TandemError
-from tandem.core.extras import PACKAGES, install_command
-from tandem.demo import checkout
+from tandem.core.extras import PACKAGES
 
 PYTHON_FROM = (3, 11)
 PYTHON_BELOW = (3, 14)
@@ -28,20 +24,16 @@ GENERATE = "run 'make proto'"
 
 def installation_checks() -> list[Check]:
     """Check everything that needs neither a model nor a running suite."""
-    install = install_command("engine") if checkout() is None else "make setup"
     checks = [
         check("python", _python, "use Python 3.11 to 3.13"),
-        *(check(name, partial(_package, name), INSTALL, install) for name in _packages()),
+        *(check(name, partial(_package, name), INSTALL) for name in _packages()),
     ]
     if find_spec("torch") is not None:
-        todo = "set OMP_NUM_THREADS=1"
-        fix = "export OMP_NUM_THREADS=1"
-        checks.append(check("torch threads", _threads, todo, fix))
+        checks.append(check("torch threads", _threads, "set OMP_NUM_THREADS=1"))
     return [
         *checks,
         check("extras", _extras, ""),
-        check("protobuf code", _generated, GENERATE, "make proto"),
-        check("protobuf freshness", _fresh, GENERATE, "make proto"),
+        check("protobuf code", _generated, GENERATE),
         check("port", _port, "allow this process to listen on 127.0.0.1"),
     ]
 
@@ -115,50 +107,6 @@ def _generated() -> str:
     if not modules:
         raise TandemError("tandem_api is empty")
     return f"{len(modules)} modules"
-
-
-def _fresh() -> str:
-    """Compare the generated descriptors with those of the .proto files, in a checkout. Raises
-    TandemError naming a file that has changed since."""
-    if (root := checkout()) is None:
-        return "no .proto files to compare with"
-    protos = root / "protos"
-    try:
-        compiler = import_module("grpc_tools.protoc")
-    except ModuleNotFoundError:
-        return "no protoc to compare with"
-    for path, wanted in _compile(compiler, protos).items():
-        module = import_module(path.removesuffix(".proto").replace("/", ".") + "_pb2")
-        generated = type(wanted)()
-        module.DESCRIPTOR.CopyToProto(generated)
-        if generated != wanted:
-            raise TandemError(f"{path} has changed since the code was generated")
-    return "as the .proto files say"
-
-
-def _compile(compiler: Any, protos: Path) -> dict[str, Any]:
-    """Compile the .proto files as they are now, and return their descriptors by path."""
-    descriptors = import_module("google.protobuf.descriptor_pb2")
-    sources = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "all"
-        command = ["protoc", f"--proto_path={protos}", f"--descriptor_set_out={out}", *sources]
-        if compiler.main(command) != 0:
-            raise TandemError("the .proto files do not compile")
-        compiled = descriptors.FileDescriptorSet.FromString(out.read_bytes())
-    for file in compiled.file:
-        for message in file.message_type:
-            _forget_json_names(message)
-    return {file.name: file for file in compiled.file}
-
-
-def _forget_json_names(message: Any) -> None:
-    """Clear the JSON names of all fields: protoc writes them into descriptor sets, but not into
-    generated code."""
-    for field in message.field:
-        field.ClearField("json_name")
-    for nested in message.nested_type:
-        _forget_json_names(nested)
 
 
 def _port() -> str:

@@ -22,7 +22,7 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
             todo = "set a valid key with the scope 'generate' (--call-key-file)"
             return [Check("endpoint", False, found, todo)]
         todo = "start a suite ('tandem up'), or set the address of its aggregator"
-        return [Check(name="endpoint", ok=False, found=found, todo=todo, fix="tandem up")]
+        return [Check("endpoint", False, found, todo)]
 
 
 async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> Any:

@@ -6,21 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tandem.core.extras import installing, missing_package
+from tandem.core.extras import missing_package
 
 DAMAGED = "restore the folder from a copy, or ingest the documents into a new one"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`found` is what was seen, `todo` what to do about it when that is bad, and `fix` a shell
-    command that does it, where one does."""
+    """`found` is what was seen, `todo` what to do about it when that is bad."""
 
     name: str
     ok: bool
     found: str
     todo: str = ""
-    fix: str = ""
 
     def line(self) -> str:
         words = " ".join(self.found.split())
@@ -31,17 +29,15 @@ class Check:
         return asdict(self)
 
 
-def check(name: str, look: Callable[[], str], todo: str, fix: str = "") -> Check:
+def check(name: str, look: Callable[[], str], todo: str) -> Check:
     """Run a check: it is good with what `look` returns, and bad with what `look` raises, so that no
-    check ends the others. If a package is missing, what to do is to install its extra."""
+    check ends the others."""
     try:
         return Check(name, True, look())
     except ModuleNotFoundError as error:
-        return Check(name=name, ok=False, found=missing_package(error), fix=installing(error))
+        return Check(name, False, missing_package(error))
     except Exception as error:
-        return Check(
-            name=name, ok=False, found=str(error) or type(error).__name__, todo=todo, fix=fix
-        )
+        return Check(name, False, str(error) or type(error).__name__, todo)
 
 
 def index_checks(folders: Sequence[Path]) -> list[Check]:

@@ -45,7 +45,6 @@ UNFIT = 1
     type=FOLDER,
     help="Verify the checksums of this index folder; repeatable.",
 )
-@click.option("--fix-hints", is_flag=True, help="Suggest a command for each failed check.")
 @json_option("Print one JSON object with all checks.")
 def doctor(**options: Any) -> int:
     """Check the installation, the models, and with --endpoint both ends of a running suite.
@@ -61,21 +60,10 @@ def doctor(**options: Any) -> int:
     else:
         for check in checks:
             click.echo(check.line())
-        if options["fix_hints"]:
-            _show_fixes(checks)
     if not good:
         bad = ", ".join(check.name for check in checks if not check.ok)
         click.echo(f"error: bad: {bad}; see above for what to do", err=True)
     return 0 if good else UNFIT
-
-
-def _show_fixes(checks: list[Check]) -> None:
-    """Print the fixes, ready to paste; for a check that no command mends, the advice is a
-    comment."""
-    bad = [check for check in checks if not check.ok]
-    click.echo("\n# To mend this:" if bad else "\n# Nothing to mend.")
-    for check in bad:
-        click.echo(f"{check.fix}  # {check.name}" if check.fix else f"# {check.name}: {check.todo}")
 
 
 def _all_checks(options: dict[str, Any]) -> list[Check]:

@@ -13,7 +13,6 @@ from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.open_sampling import open_sampling
 from tandem.commands.options import json_option, together
-from tandem.commands.processor_options import biases_of, grammar_of, processor_options
 from tandem.commands.prompt_input import prompt_of
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.request_options import (
@@ -23,6 +22,7 @@ from tandem.commands.request_options import (
 )
 from tandem.commands.suite_choice import check_timeout, run_on_suite, suite_options
 from tandem.core.errors import InvalidArgument
+from tandem.core.processors import Grammar, GrammarKind
 from tandem.core.prompt import MAX_IMAGES_BYTES, Turn
 from tandem.generation.client import Generated
 from tandem.generation.request import (
@@ -34,6 +34,48 @@ from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.telemetry.logging import configure_logging
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_GRAMMARS = {
+    "json_schema": GrammarKind.JSON_SCHEMA,
+    "regex": GrammarKind.REGEX,
+    "grammar": GrammarKind.LARK,
+}
+
+_processor_options = together(
+    click.option(
+        "--logit-bias",
+        multiple=True,
+        metavar="ID=BIAS",
+        help="Value to add to a token's logit; repeatable.",
+    ),
+    click.option(
+        "--ban-token",
+        "banned_token_ids",
+        type=int,
+        multiple=True,
+        help="Never generate this token; repeatable.",
+    ),
+    click.option(
+        "--allow-token",
+        "allowed_token_ids",
+        type=int,
+        multiple=True,
+        help="Generate only the tokens given by this option; repeatable.",
+    ),
+    click.option(
+        "--json-schema", type=_FILE, help="File with a JSON schema that the answer must match."
+    ),
+    click.option(
+        "--regex", metavar="REGEX", help="Regular expression that the whole answer must match."
+    ),
+    click.option(
+        "--grammar",
+        type=_FILE,
+        help="File with a grammar in Lark syntax that the answer must match.",
+    ),
+)
+"""What is applied to the logits before a token is drawn."""
 
 _OVERRIDES = {
     "expansion": (
@@ -111,7 +153,7 @@ def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
     multiple=True,
     help="Stop after this token; repeatable.",
 )
-@processor_options
+@_processor_options
 @override_options
 @suite_options
 @click.option("--verbose", is_flag=True, help="Print all figures, and the sampling settings.")
@@ -157,10 +199,10 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         overrides=overrides_of(options),
         stop=options["stop"],
         stop_token_ids=options["stop_token_ids"],
-        logit_bias=biases_of(options),
+        logit_bias=_biases_of(options),
         banned_token_ids=options["banned_token_ids"],
         allowed_token_ids=options["allowed_token_ids"],
-        grammar=grammar_of(options),
+        grammar=_grammar_of(options),
         images=tuple(_read_image(path) for path in options["images"]),
     )
     # What no service would take is refused before a model is loaded.
@@ -240,3 +282,32 @@ async def show(
             on_growth=view.update,
             access=access,
         )
+
+
+def _biases_of(options: dict[str, Any]) -> tuple[tuple[int, float], ...]:
+    """Return the biases as pairs of token id and bias. Raises InvalidArgument naming the flag."""
+    return tuple(map(_bias, options["logit_bias"]))
+
+
+def _grammar_of(options: dict[str, Any]) -> Grammar | None:
+    """Return the grammar that was given; None if there was none. Raises InvalidArgument naming the
+    flag."""
+    given = [name for name in _GRAMMARS if options[name] is not None]
+    if len(given) > 1:
+        raise InvalidArgument(given[1], f"set either {given[0]} or {given[1]}, not both")
+    if not given:
+        return None
+    value = options[given[0]]
+    try:
+        text = value if isinstance(value, str) else value.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(given[0], f"{value} cannot be read: {error}") from error
+    return Grammar(_GRAMMARS[given[0]], text)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise InvalidArgument("logit_bias", f"must be ID=BIAS, as 5=-2.5, is {text!r}") from None

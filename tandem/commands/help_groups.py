@@ -73,7 +73,7 @@ GROUPS = (
         (
             *("ca", "tls_ca", "tls_certificate", "tls_key", "metrics_port", "link_seed"),
             *("mbps_up", "mbps_down", "delay_up_ms", "delay_down_ms"),
-            *("loss", "loss_burst", "trace", "verifiers", "pin", "drain_s"),
+            *("loss", "loss_burst", "verifiers", "pin", "drain_s"),
         ),
     ),
     OptionGroup(

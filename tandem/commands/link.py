@@ -11,7 +11,6 @@ from tandem.commands.options import (
     json_option,
     link_options,
     link_shape,
-    link_trace,
 )
 from tandem.netem.link_control import run_link, serve_link
 from tandem.netem.tcp_emulator import Address
@@ -33,7 +32,7 @@ from tandem.netem.tcp_emulator import Address
     help="Forward a second port over the same link; repeatable.",
 )
 @link_options
-@click.option("--seed", type=int, default=0, help="Seed of jitter, losses and named traces.")
+@click.option("--seed", type=int, default=0, help="Seed of jitter and losses.")
 @click.option(
     "--control",
     type=click.IntRange(0, 65535),
@@ -48,7 +47,6 @@ def link(**options: Any) -> None:
     {"op": "restore"}, {"op": "drop"}, {"op": "stats"}, {"op": "set", "rtt_s": 0.03, "mbps_up": 5}.
     """
     shape = link_shape(options)
-    trace = link_trace(options, options["seed"])
 
     def ready(address: Address, control_address: Address | None) -> None:
         places = {"listening": address_text(address), "target": address_text(options["target"])}
@@ -65,7 +63,6 @@ def link(**options: Any) -> None:
             options["listen"],
             options["target"],
             shape=shape,
-            trace=trace,
             control_port=options["control"],
             seed=options["seed"],
             further=options["also"],

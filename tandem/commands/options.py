@@ -10,8 +10,6 @@ from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
 from tandem.net.endpoint import Endpoint, parse_endpoint
 from tandem.netem.link_model import INSTANT, MAX_LOSS, LinkShape, shape_from
-from tandem.netem.link_trace import LinkTrace, read_trace
-from tandem.netem.trace_shapes import SHAPES, shaped_trace
 from tandem.settings import TARGET_VARIABLE, THREADS_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -193,14 +191,8 @@ direction_options = together(
         metavar="MESSAGES",
         help="With --loss: messages lost in a row, in the mean.",
     ),
-    click.option(
-        "--trace",
-        metavar="NAME|FILE",
-        help=f"Change bandwidth and round trip over time: {', '.join(SHAPES)}, or a CSV file with"
-        " the columns time_s, up_mbps, down_mbps, rtt_ms.",
-    ),
 )
-"""What an emulated link does in one direction only, and over time."""
+"""What an emulated link does in one direction only, and what it loses."""
 
 link_options = together(
     click.option("--rtt-ms", type=float, default=0.0, help="Round-trip time of the emulated link."),
@@ -241,17 +233,9 @@ def link_shape(options: Mapping[str, Any]) -> LinkShape:
         raise InvalidArgument(_flag_of(error.field), error.why) from error
 
 
-def link_trace(options: Mapping[str, Any], seed: int = 0) -> LinkTrace | None:
-    """Return the trace that `--trace` names: one of the shapes, drawn from `seed`, or a file."""
-    if (name := options["trace"]) is None:
-        return None
-    path = Path(name)
-    return read_trace(path) if path.suffix or path.exists() else shaped_trace(name, seed)
-
-
 def emulates_link(options: Mapping[str, Any]) -> bool:
     """Return whether any of the flags asks for a link that is not instant."""
-    return link_shape(options) != INSTANT or options["trace"] is not None
+    return link_shape(options) != INSTANT
 
 
 def _flag_of(field: str) -> str:

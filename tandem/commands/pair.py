@@ -1,7 +1,6 @@
 """`tandem pair`: which models can draft for a target."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -9,13 +8,11 @@ import click
 from tandem.commands.options import json_option
 from tandem.suite.draft_candidates import (
     DraftCandidate,
-    KnownDraft,
     candidates_by_name,
     draft_candidates,
     drafts_elsewhere,
 )
-from tandem.suite.hub_models import shown_size
-from tandem.suite.known_models import EXPECTED, KnownModel, known_model
+from tandem.suite.known_models import KnownModel, known_model
 from tandem.suite.local_models import (
     LocalModel,
     NoSuchModel,
@@ -47,19 +44,17 @@ def pair(target: str, as_json: bool) -> None:
         candidates = candidates_by_name(known, models)
     elsewhere = [] if known is None else [*drafts_elsewhere(known, models)]
     if as_json:
-        for candidate in candidates:
-            click.echo(json.dumps(_figures(candidate)))
-        for draft in elsewhere:
-            click.echo(json.dumps(_known_figures(draft)))
+        for figures in (*map(_figures, candidates), *map(_figures_elsewhere, elsewhere)):
+            click.echo(json.dumps(figures))
         return
     if chosen is None and known is not None:
-        click.echo(f"{_known_words(known)}; '{known.obtained_by}' brings it\n")
+        click.echo(f"{known.name} is not on this machine; 'tandem pull {known.name}' brings it\n")
     for candidate in candidates:
         click.echo(_line(candidate))
     for draft in elsewhere:
-        click.echo(_known_line(draft))
+        click.echo(f"not here   {draft.name}: 'tandem pull {draft.name}' brings it")
     best = next((candidate for candidate in candidates if candidate.fits), None)
-    click.echo(_advice(target, chosen, best, elsewhere))
+    click.echo(_advice(target, best, elsewhere))
 
 
 def _on_this_machine(target: str, models: list[LocalModel]) -> LocalModel | None:
@@ -79,45 +74,17 @@ def _on_this_machine(target: str, models: list[LocalModel]) -> LocalModel | None
 def _line(candidate: DraftCandidate) -> str:
     model = candidate.model
     mark = "can draft" if candidate.fits else "unfit"
-    known = candidate.acceptance
-    accepted = "" if known is None or known == EXPECTED else known.words
-    reason = candidate.why_not or candidate.note or accepted or _tokenizer_words(candidate)
+    reason = candidate.why_not or candidate.note or _tokenizer_words(candidate)
     return f"{mark:9}  {model.name}, {candidate.size_ratio:.2g} times the size: {reason}"
 
 
-def _known_line(draft: KnownDraft) -> str:
-    model = draft.model
-    size = f"{draft.size_ratio:.2g} times the size"
-    gated = ", gated" if model.gated else ""
-    reason = draft.acceptance.words
-    if draft.acceptance == EXPECTED:
-        reason = f"'{model.obtained_by}' would bring it"
-    return (
-        f"not here   {model.name}, {size}, {shown_size(model.weights_bytes)} in bfloat16{gated}:"
-        f" {reason}"
-    )
-
-
-def _known_words(model: KnownModel) -> str:
-    size = f"{shown_size(model.weights_bytes)} in bfloat16"
-    gated = ", gated" if model.gated else ""
-    return f"{model.name} ({size}{gated}) is not on this machine"
-
-
-def _advice(
-    target: str,
-    chosen: LocalModel | None,
-    best: DraftCandidate | None,
-    elsewhere: list[KnownDraft],
-) -> str:
+def _advice(target: str, best: DraftCandidate | None, elsewhere: list[KnownModel]) -> str:
     """Return what to run next."""
     if best is not None:
         return f"\ntandem up --target {target} --draft {best.model.name}"
     lookup = f"drafts are looked up in the text:\ntandem up --target {target}"
     if elsewhere:
-        return f"\n{elsewhere[0].model.obtained_by}\n\nWithout a draft model, {lookup}"
-    if chosen is None:
-        return f"\nNo draft model is known for {target}. Without one, {lookup}"
+        return f"\ntandem pull {elsewhere[0].name}\n\nWithout a draft model, {lookup}"
     return f"\nNo model here can draft for {target}. Without one, {lookup}"
 
 
@@ -128,7 +95,6 @@ def _tokenizer_words(candidate: DraftCandidate) -> str:
 
 
 def _figures(candidate: DraftCandidate) -> dict[str, object]:
-    acceptance = candidate.acceptance
     return {
         "name": candidate.model.name,
         "source": str(candidate.model.source),
@@ -137,19 +103,8 @@ def _figures(candidate: DraftCandidate) -> dict[str, object]:
         "note": candidate.note or None,
         "size_ratio": candidate.size_ratio,
         "shared": candidate.shared,
-        "context_length": candidate.model.context_length,
-        "acceptance": None if acceptance is None else asdict(acceptance),
     }
 
 
-def _known_figures(draft: KnownDraft) -> dict[str, object]:
-    return {
-        "name": draft.model.name,
-        "source": None,
-        "obtained_by": draft.model.obtained_by,
-        "can_draft": True,
-        "size_ratio": draft.size_ratio,
-        "weights_bytes": draft.model.weights_bytes,
-        "context_length": draft.model.context_length,
-        "acceptance": asdict(draft.acceptance),
-    }
+def _figures_elsewhere(draft: KnownModel) -> dict[str, object]:
+    return {"name": draft.name, "source": None, "can_draft": True}

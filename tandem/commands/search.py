@@ -9,7 +9,6 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from tandem.commands.calling import access_options, retriever_at
-from tandem.commands.embedding_options import EMBEDDING_FLAGS, roles_of, text_role_options
 from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
 from tandem.commands.options import ENDPOINT, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument
@@ -40,7 +39,6 @@ _SHOWN_LETTERS = 300
     "--embedding",
     help="Embedding model of the folder, if it is not the packaged MiniLM or lexical.",
 )
-@text_role_options
 @click.option(
     "--count", type=click.IntRange(1, MAX_HITS), default=5, help="Maximum number of hits."
 )
@@ -65,7 +63,7 @@ def search(**options: Any) -> None:
     if options["endpoint"] is None:
         hits = _in_folder(query, options)
     else:
-        refuse_flags(options, "folder", *EMBEDDING_FLAGS, "reranker")
+        refuse_flags(options, "folder", "embedding", "reranker")
         hits = run_loop(_at_retriever(query, options))
     if options["as_json"]:
         click.echo(json.dumps({"query": query, "hits": hits}))
@@ -88,8 +86,7 @@ def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     mode = SearchMode(options["mode"])
     rerank = reranker is not None
     embedding = options["embedding"] or "auto"
-    roles = roles_of(options)
-    with closing(open_index(folder, embedding, reranker=reranker, roles=roles)) as index:
+    with closing(open_index(folder, embedding, reranker=reranker)) as index:
         hits = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
         return [asdict(hit) for hit in hits]
 

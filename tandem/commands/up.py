@@ -28,7 +28,6 @@ from tandem.commands.options import (
     json_option,
     link_options,
     link_shape,
-    link_trace,
     model_options,
     no_memory_option,
 )
@@ -125,7 +124,7 @@ def up(**options: Any) -> int:
     --rag also starts a retriever on each side, filled before the first request, and an aggregator
     in the cloud: presets such as dragon-coupled then answer from the documents of both sides.
 
-    With --rtt-ms, --mbps, --trace or other flags of the link, drafter and verifier talk over an
+    With --rtt-ms, --mbps or other flags of the link, drafter and verifier talk over an
     emulated link, which can be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets
     open requests finish; a second one does not. A service that ends by itself stops the others,
     with exit code 1.
@@ -133,7 +132,6 @@ def up(**options: Any) -> int:
     The drafter remembers texts until it ends, to draft from them; --no-memory turns that off.
     """
     shape = link_shape(options) if emulates_link(options) else None
-    trace = link_trace(options, options["link_seed"])
     default_port = 0 if options["try"] else DEFAULT_PORT
     draft, target = chosen_pair(options, documents=options["rag"] and not options["try"])
     require_packages(draft, target)
@@ -147,7 +145,6 @@ def up(**options: Any) -> int:
         http_port=http_port,
         metrics_port=options["metrics_port"],
         link=shape,
-        link_trace=trace,
         link_seed=options["link_seed"],
         pin=options["pin"],
         verbose=options["verbose"],
@@ -269,8 +266,8 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
         click.echo(refused.line(), err=True)
     show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
-    if suite.control is not None:
-        places["link"] = address_text(suite.emulators[0].address)
+    if suite.control is not None and suite.emulator is not None:
+        places["link"] = address_text(suite.emulator.address)
         places["control"] = address_text(suite.control.address)
     if as_json:
         pids = {name: child.pid for name, child in suite.children.items()}

@@ -16,7 +16,6 @@ PACKAGES = {
     "hub": ("huggingface_hub",),
     "remote": ("jinja2", "tokenizers", "transformers"),
     "grammar": ("llguidance",),
-    "gguf": ("gguf",),
     "llamacpp": ("xllamacpp",),
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "openpyxl", "pypdf", "webencodings"),

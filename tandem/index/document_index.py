@@ -43,7 +43,6 @@ from tandem.index.records import (
 from tandem.index.reranking import Reranker
 from tandem.index.searcher import SearchMode, candidates, ranked
 from tandem.index.store import IndexStore, Manifest
-from tandem.index.text_roles import SAME_ROLES, TextRoles
 
 MAX_QUERY_LENGTH = 8192
 MAX_HITS = 200
@@ -73,9 +72,8 @@ def open_index(
     reranker: Reranker | None = None,
     device: str = "cpu",
     threads: int = 1,
-    roles: TextRoles = SAME_ROLES,
 ) -> DocumentIndex:
-    """Open the index at `place`; make it if there is none. `embedding` and `roles` are as in
+    """Open the index at `place`; make it if there is none. `embedding` is as in
     `load_embedder`. An index that exists decides what is left open ("auto", no chunking)."""
     stored = stored_manifest(place)  # raises before a model is loaded
     if embedding == AUTO and stored is not None and stored.embedding == LEXICAL:
@@ -83,7 +81,7 @@ def open_index(
     if chunking is None:
         chunking = Chunking(stored.max_tokens, stored.overlap_tokens) if stored else Chunking()
     chunking.validate()
-    embedder = load_embedder(embedding, device, threads, roles)
+    embedder = load_embedder(embedding, device, threads)
     return DocumentIndex(place, embedder, chunking, reranker)
 
 
@@ -475,9 +473,6 @@ class DocumentIndex:
         """Free the space of deleted documents. ResourceExhausted leaves everything as it was."""
         with self._writing:
             self._store.compact()
-
-    def wait_until_built(self) -> None:
-        self._store.wait_until_built()
 
     def close(self) -> None:
         with self._writing:

@@ -12,7 +12,6 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command, require
 from tandem.index.model_folder import ModelFolder
 from tandem.index.records import Vectors
-from tandem.index.text_roles import SAME_ROLES, TextRoles
 
 LEXICAL = "lexical"
 AUTO = "auto"
@@ -68,32 +67,15 @@ class Embedder(Protocol):
         marks."""
 
 
-def load_embedder(
-    choice: str, device: str = "cpu", threads: int = 1, roles: TextRoles = SAME_ROLES
-) -> Embedder | None:
+def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedder | None:
     """Load the embedder that `choice` names; return None for lexical search only.
 
     `choice` is "lexical", "auto" (the packaged MiniLM where it and all it needs are installed, else
-    lexical), a folder, the packaged model's name, or NAME@COMMIT of a hub model. `roles`: what sets
-    questions apart from passages. Raises InvalidArgument for anything else, and for a folder that
-    holds no such model."""
+    lexical), a folder, the packaged model's name, or NAME@COMMIT of a hub model. Raises
+    InvalidArgument for anything else, and for a folder that holds no such model."""
     if choice == LEXICAL or (choice == AUTO and not _dense_search_installed()):
-        if roles != SAME_ROLES:
-            raise InvalidArgument("question_embedding", "needs an embedding model beside it")
         return None
     folder = ModelFolder.read(_folder_of(MINILM if choice == AUTO else choice))
-    passages = _load(folder, device, threads)
-    questions = passages
-    if roles.question_model:
-        try:
-            question_folder = ModelFolder.read(_folder_of(roles.question_model))
-            questions = _load(question_folder, device, threads)
-        except InvalidArgument as error:
-            raise InvalidArgument("question_embedding", error.why) from error
-    return roles.joined(passages, questions, folder)
-
-
-def _load(folder: ModelFolder, device: str, threads: int) -> Embedder:
     if device == "cpu" and _reads_with_numpy(folder):
         require(*_DENSE)
         from tandem.index.numpy_embedder import NumpyEmbedder

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
@@ -26,12 +26,8 @@ from tandem.index.mail_text import mail_text
 from tandem.index.names import shown
 from tandem.index.office import docx_text, pptx_text, xlsx_text
 from tandem.index.page_text import page_text
-from tandem.index.pdf_columns import TextPlaces, by_columns
 from tandem.index.records import MAX_TITLE_LENGTH, Document
 from tandem.index.tables import csv_text
-
-if TYPE_CHECKING:
-    from pypdf import PageObject
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Of a file as it comes, or of one line of JSON lines."""
@@ -203,7 +199,7 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
         if reader.is_encrypted and not reader.decrypt(""):
             raise InvalidArgument("content", "is a PDF with a password")
         for page in reader.pages:
-            pages.append(_page_text(page))
+            pages.append(page.extract_text())
             length += len(pages[-1])
             if length > MAX_TEXT_LENGTH:
                 break
@@ -213,22 +209,6 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
     except (PyPdfError, *_PYTHON_ERRORS) as error:
         raise InvalidArgument("content", f"is not a readable PDF: {error}") from error
     return title, "\n\n".join(pages)
-
-
-def _page_text(page: PageObject) -> str:
-    """Return a page's text in the order of the file; columns whose lines alternate there are put
-    one after the other."""
-    from pypdf.errors import PyPdfError
-
-    places = TextPlaces(float(page.mediabox.width))
-    text = page.extract_text(visitor_operand_before=places.note)
-    if not places.may_be_columns:
-        return text
-    try:
-        layout = page.extract_text(extraction_mode="layout")
-    except (PyPdfError, *_PYTHON_ERRORS):  # what it cannot lay out it may read all the same
-        return text
-    return by_columns(layout, text)
 
 
 def _tidy(text: str) -> str:

@@ -8,6 +8,7 @@ be used is refused before that costs anything.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,24 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.reading import reading
 
 _STEPS = ("Transformer", "Pooling", "Normalize")
+_QUESTION_PROMPTS = ("query",)
+_PASSAGE_PROMPTS = ("document", "passage")
+"""Names in the `prompts` of config_sentence_transformers.json, the first that there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """What a model's folder says of it. `max_length`: tokens of a text that are read, with the
-    marks at both ends; 0: what the architecture allows. `name` has a hash of the content."""
+    marks at both ends; 0: what the architecture allows. `name` has a hash of the content. The
+    prompts are put before every question, and every passage, as E5 wants it; most have none."""
 
     path: Path
     name: str
     pools_first_token: bool
     max_length: int
     config: dict[str, Any]
+    question_prompt: str
+    passage_prompt: str
 
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
@@ -41,12 +48,18 @@ class ModelFolder:
         if not isinstance(config, dict):
             raise InvalidArgument("embedding", f"{path / 'config.json'}: is not an object")
         check_untrusted(path, config, "embedding")
+        passage_prompt = _prompt(path, _PASSAGE_PROMPTS)
+        name = f"{_base_name(path)}:{_fingerprint(path)}"
+        if passage_prompt:  # questions are not stored, so their prompt may change
+            name += f" after {hashlib.sha256(passage_prompt.encode()).hexdigest()[:8]}"
         return cls(
             path=path,
-            name=f"{_base_name(path)}:{_fingerprint(path)}",
+            name=name,
             pools_first_token=pools_first_token,
             max_length=_max_length(path),
             config=config,
+            question_prompt=_prompt(path, _QUESTION_PROMPTS),
+            passage_prompt=passage_prompt,
         )
 
 
@@ -92,6 +105,14 @@ def _pools_first_token(folder: Path) -> bool:
 def _max_length(folder: Path) -> int:
     path = folder / "sentence_bert_config.json"
     return int(read_json(path).get("max_seq_length") or 0) if path.exists() else 0
+
+
+def _prompt(folder: Path, names: Sequence[str]) -> str:
+    """Return the first of these prompts that the model's folder has, else nothing."""
+    path = folder / "config_sentence_transformers.json"
+    prompts = read_json(path).get("prompts") if path.exists() else None
+    texts = [prompts.get(name) for name in names] if isinstance(prompts, dict) else []
+    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _base_name(folder: Path) -> str:

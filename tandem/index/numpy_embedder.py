@@ -31,7 +31,7 @@ class NumpyEmbedder(TokenEmbedder):
             self._encoder = BertEncoder(folder.config, weights)
             tokenizer = Tokenizer.from_file(str(folder.path / "tokenizer.json"))
         super().__init__(
-            folder.name,
+            folder,
             tokenizer,
             longest=min(folder.max_length or self._encoder.longest, self._encoder.longest),
             dimension=self._encoder.hidden_size,

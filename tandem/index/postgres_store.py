@@ -296,9 +296,6 @@ class PostgresStore:
             for table in ("tandem_content", "tandem_document", "tandem_chunk"):
                 database.execute(f"VACUUM {table}")
 
-    def wait_until_built(self) -> None:
-        """Do nothing: the server builds as it stores."""
-
     def close(self) -> None:
         self._pool.close()
 

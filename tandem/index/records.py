@@ -152,8 +152,7 @@ class IndexStats:
     """Of the database's main file, or of a server's tables."""
     generation: int
     dense: str
-    """How vectors are found: `flat`, `ivf`, on a server `hnsw`; `none` without an embedding
-    model."""
+    """How vectors are found: `flat`, on a server `hnsw`; `none` without an embedding model."""
 
 
 class FolderInUse(TandemError):

@@ -71,13 +71,13 @@ from tandem.index.store import (
 from tandem.telemetry.logging import get_logger
 
 if TYPE_CHECKING:
-    from tandem.index.vectors import Keys, VectorIndex
+    from tandem.index.vectors import VectorIndex
 
 log = get_logger(__name__)
 
 DATABASE = "documents.db"
-VECTORS_FOLDER = "vectors"
-"""In the folder of an index: what makes search of many vectors fast. May be deleted at any time."""
+VECTORS_AT_ONCE = 32_768
+"""Read at a time."""
 ERASED_AT_ONCE = 5_000
 """Chunks of an index up to which a commit erases the words of what it removes: some tenths of a
 second. Beyond, `compact` does."""
@@ -165,7 +165,9 @@ class SqliteStore:
                 self._next = int(meta(database, "next", self._path))
                 self._documents = _count(database, "document")
                 self._texts = _count(database, "content")
-                self._open_vectors()
+                for each in lexical.every(database):
+                    if each.collection == OPERATORS and manifest.dimension:
+                        self._vector_index(each.id)  # which every search reads
         except BaseException:
             self.close()
             raise
@@ -219,8 +221,6 @@ class SqliteStore:
             for collection in {*change.added, *change.gone}:
                 if (index := self._vectors.get(collection)) is not None:
                     change.apply(collection, index)
-                else:
-                    self._opened_vectors(collection)
         self._fold_log()
         return True
 
@@ -283,7 +283,6 @@ class SqliteStore:
 
     def stats(self) -> IndexStats:
         log_path = self._path.with_name(f"{DATABASE}-wal")
-        kinds = {index.kind for index in self._vectors.copy().values()}
         with errors_of(self._path), self.reading() as database:
             chunks = lexical.chunk_count(database)
         return IndexStats(
@@ -293,7 +292,7 @@ class SqliteStore:
             log_bytes=log_path.stat().st_size if log_path.exists() else 0,
             snapshot_bytes=self._path.stat().st_size,
             generation=self._generation,
-            dense=("ivf" if "ivf" in kinds else "flat") if self.manifest.dimension else "none",
+            dense="flat" if self.manifest.dimension else "none",
         )
 
     def compact(self) -> None:
@@ -323,16 +322,9 @@ class SqliteStore:
             if lexical.digest(database) != digest % lexical.DIGESTS:
                 self._damaged("the index of words is damaged; restore it from a copy")
             for (number,) in database.execute("SELECT number FROM vector"):
-                self.stored_rows(database, [number])
-
-    def wait_until_built(self) -> None:
-        for index in self._vectors.copy().values():
-            index.wait_until_built()
+                self._stored_rows(database, [number])
 
     def close(self) -> None:
-        with self._changing:
-            for index in self._vectors.values():
-                index.close()
         while self._idle:
             self._idle.pop().close()
         self._writer.close()
@@ -377,38 +369,23 @@ class SqliteStore:
             set_meta(database, "words", words.VERSION)
         fold_log(database)
 
-    def _open_vectors(self) -> None:
-        """Open what the operator has, which every search reads; that of others when it is read or
-        changed, or now if the process before did not come to it: a file may have codes of deleted
-        vectors."""
-        if not self.manifest.dimension:
-            return
-        from tandem.index.vectors import is_stale  # not for words alone
-
-        kept = self._folder / VECTORS_FOLDER
-        for each in lexical.every(self._writer):
-            stored = _CollectionVectors(self, each.id)
-            if each.collection == OPERATORS or is_stale(kept, str(each.id), stored):
-                self._vector_index(each.id)
-
     def _vector_index(self, collection: int) -> VectorIndex:
-        if (index := self._vectors.get(collection)) is not None:
-            return index
-        with self._changing:
-            return self._opened_vectors(collection)
-
-    def _opened_vectors(self, collection: int) -> VectorIndex:
-        """Return the index of a collection, as the last commit left it; between commits only."""
+        """Return the index of a collection, which is read when it is first asked for, as the last
+        commit left it."""
         from tandem.index.vectors import VectorIndex  # not for words alone
 
-        if collection not in self._vectors:
-            self._vectors[collection] = VectorIndex(
-                _CollectionVectors(self, collection),
-                self.manifest.dimension,
-                self._folder / VECTORS_FOLDER,
-                str(collection),
-            )
-        return self._vectors[collection]
+        if (known := self._vectors.get(collection)) is not None:
+            return known
+        with self._changing, self.reading() as database:
+            if collection not in self._vectors:
+                index = VectorIndex(self.manifest.dimension)
+                statement = "SELECT number FROM vector WHERE collection = ? ORDER BY number"
+                rows = database.execute(statement, (collection,))
+                while numbers := [number for (number,) in rows.fetchmany(VECTORS_AT_ONCE)]:
+                    held, vectors = self._stored_rows(database, numbers)
+                    index.change(np.array(held), vectors, np.empty(0, np.int64))
+                self._vectors[collection] = index
+            return self._vectors[collection]
 
     def _remove(self, owner: str, document_id: str) -> int | None:
         """Remove an id; return the content that it meant, None where there was no such id."""
@@ -432,9 +409,8 @@ class SqliteStore:
         statement = "INSERT INTO vector (number, collection, vector, checksum) VALUES (?, ?, ?, ?)"
         for (number, _), row in zip(chunks, content.vectors.astype("<f2"), strict=True):
             raw = row.tobytes()
-            checksum = zlib.crc32(raw)
-            self._writer.execute(statement, (number, collection, raw, checksum))
-            change.added[collection].append((number, checksum, row.astype(np.float32)))
+            self._writer.execute(statement, (number, collection, raw, zlib.crc32(raw)))
+            change.added[collection].append((number, row.astype(np.float32)))
 
     def _put(self, owner: str, document_id: str, content_hash: str) -> None:
         check_owned(owner, content_hash, str(self._path))
@@ -452,8 +428,7 @@ class SqliteStore:
         meant = "SELECT 1 FROM document WHERE content = ?"
         gone = [first for first in firsts if database.execute(meant, (first,)).fetchone() is None]
         statement = (
-            "DELETE FROM vector WHERE number >= ? AND number < ?"
-            " RETURNING collection, number, checksum"
+            "DELETE FROM vector WHERE number >= ? AND number < ? RETURNING collection, number"
         )
         for first in gone:
             if (content := self._content(database, first)) is None:
@@ -461,8 +436,8 @@ class SqliteStore:
             if content.spans:
                 lexical.remove(database, numbered_chunks(first, content), content.collection)
             between = (first, first + len(content.spans))
-            for collection, number, checksum in database.execute(statement, between).fetchall():
-                change.gone[collection].append((number, checksum))
+            for collection, number in database.execute(statement, between).fetchall():
+                change.gone[collection].append(number)
             database.execute("DELETE FROM content WHERE first = ?", (first,))
         if gone and lexical.chunk_count(database) <= ERASED_AT_ONCE:
             lexical.erase(database, self._kept(database))
@@ -533,11 +508,11 @@ class SqliteStore:
         self, database: sqlite3.Connection, numbers: Iterable[int], vector: Vectors
     ) -> dict[int, float]:
         """Return the inner product of `vector` with those of these chunks' that are stored."""
-        held, rows = self.stored_rows(database, numbers)
+        held, rows = self._stored_rows(database, numbers)
         products = (rows * vector).sum(axis=1)  # BLAS would round by a row's place among others
         return dict(zip(held, products.tolist(), strict=True))
 
-    def stored_rows(
+    def _stored_rows(
         self, database: sqlite3.Connection, numbers: Iterable[int]
     ) -> tuple[list[int], Vectors]:
         """Return those of these chunks that have vectors, and their vectors, compared with their
@@ -607,51 +582,15 @@ class _Meant:
 class _VectorChange:
     """What a commit changes in the vectors of each collection."""
 
-    added: dict[int, list[tuple[int, int, Vectors]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    """Number, checksum and vector."""
-    gone: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Number and checksum."""
+    added: dict[int, list[tuple[int, Vectors]]] = field(default_factory=lambda: defaultdict(list))
+    """Number and vector."""
+    gone: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def apply(self, collection: int, index: VectorIndex) -> None:
         added = self.added.get(collection, [])
-        gone = self.gone.get(collection, [])
-        if added or gone:
-            vectors = np.array([vector for _, _, vector in added], np.float32)
-            index.change(_keys([each[:2] for each in added]), vectors, _keys(gone))
-
-
-class _CollectionVectors:
-    """The vectors of a collection, for its `VectorIndex`."""
-
-    def __init__(self, store: SqliteStore, collection: int) -> None:
-        self._store = store
-        self._collection = collection
-
-    def keys(self) -> Keys:
-        with self._store.reading() as database:
-            rows = database.execute(
-                "SELECT number, checksum FROM vector WHERE collection = ? ORDER BY number",
-                (self._collection,),
-            ).fetchall()
-        return _keys(rows)
-
-    def rows(self, keys: Keys) -> Vectors:
-        from tandem.index.vectors import numbers_of
-
-        numbers = numbers_of(keys)
-        with self._store.reading() as database:
-            held, vectors = self._store.stored_rows(database, numbers.tolist())
-        rows = np.zeros((len(keys), vectors.shape[1]), np.float32)
-        rows[np.searchsorted(numbers, held)] = vectors
-        return rows
-
-
-def _keys(rows: Sequence[tuple[int, int]]) -> Keys:
-    from tandem.index.vectors import keys_of
-
-    return keys_of(np.array(rows, np.int64).reshape(-1, 2))
+        vectors = np.array([vector for _, vector in added], np.float32)
+        numbers = np.array([number for number, _ in added], np.int64)
+        index.change(numbers, vectors, np.array(self.gone.get(collection, []), np.int64))
 
 
 def _usage(database: sqlite3.Connection, owner: str) -> OwnerUsage:

@@ -146,9 +146,6 @@ class IndexStore(Protocol):
     def compact(self) -> None:
         """Free the space of deleted documents. Raises ResourceExhausted."""
 
-    def wait_until_built(self) -> None:
-        """Return when nothing is built in the background any more."""
-
     def close(self) -> None:
         """Close the store; calling it again does nothing."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from tandem.index.model_folder import ModelFolder
 from tandem.index.records import Vectors
 
 MOST_TOKENS_TOGETHER = 4096
@@ -20,7 +21,7 @@ class TokenEmbedder(ABC):
 
     def __init__(
         self,
-        name: str,
+        folder: ModelFolder,
         tokenizer: Tokenizer,
         *,
         longest: int,
@@ -29,7 +30,9 @@ class TokenEmbedder(ABC):
         unknown_id: int | None,
     ) -> None:
         """Prepare to embed. `longest`: tokens that the model reads, with the marks."""
-        self.name = name
+        self.name = folder.name
+        self._question_prompt = folder.question_prompt
+        self._passage_prompt = folder.passage_prompt
         self.dimension = dimension
         self.vocabulary_size = vocabulary_size
         self.unknown_id = unknown_id
@@ -53,10 +56,10 @@ class TokenEmbedder(ABC):
         return self._longest - len(before) - len(after)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        return self.embed_tokens([ids[: self.max_tokens] for ids in self.token_ids(texts)])
+        return self._embed_after(self._passage_prompt, texts)
 
     def embed_questions(self, texts: Sequence[str]) -> Vectors:
-        return self.embed(texts)
+        return self._embed_after(self._question_prompt, texts)
 
     def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
         return [len(ids) for ids in self.token_ids(pieces)]
@@ -81,6 +84,10 @@ class TokenEmbedder(ABC):
                 together, waiting = [], 0
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
+
+    def _embed_after(self, prompt: str, texts: Sequence[str]) -> Vectors:
+        token_ids = self.token_ids([prompt + text for text in texts])
+        return self.embed_tokens([ids[: self.max_tokens] for ids in token_ids])
 
     @abstractmethod
     def _pooled(self, marked: Sequence[Sequence[int]]) -> Vectors:

@@ -33,7 +33,7 @@ class TorchEmbedder(TokenEmbedder):
         self._pad = tokenizer.pad_token_id or 0
         limits = (folder.max_length, model.config.max_position_embeddings)
         super().__init__(
-            folder.name,
+            folder,
             tokenizer.backend_tokenizer,
             longest=min(limit for limit in limits if limit),
             dimension=int(model.config.hidden_size),

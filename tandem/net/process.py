@@ -40,7 +40,6 @@ from tandem.telemetry.endpoint import MetricsServer, serve_metrics
 from tandem.telemetry.logging import configure_logging
 from tandem.telemetry.metrics import LoopSeries, Metrics, Side, new_registry
 from tandem.telemetry.prometheus_server import PrometheusServer, labels_of
-from tandem.telemetry.vllm_names import VllmNames
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
 Beside = Callable[[Any, Metrics, Any], AbstractAsyncContextManager[str]]
@@ -123,8 +122,6 @@ def _run(
     beside: Beside | None,
 ) -> None:
     metrics = Metrics(new_registry(), side)
-    if settings.metrics_vllm_names:
-        metrics.registry.register(VllmNames(metrics))
     if access.identity is not None:
         metrics.access().certificate_valid.set_function(access.identity.valid_for_s)
     if access.keys is not None:

@@ -2,9 +2,8 @@
 
 Control is one JSON object per line on a localhost socket, each answered by one line:
 `{"op": "cut"}`, `{"op": "restore"}`, `{"op": "drop"}`, `{"op": "stats"}`, and
-`{"op": "set", "rtt_s": 0.02, "mbps": 20, "jitter_s": 0, "up": {…}, "down": {…}}`, where what is
-left out keeps its value, `rtt_s` and the like hold for both directions, `mbps_up` and `mbps_down`
-for one, and `up` and `down` take the fields of `LinkSettings`. Answers are `{"ok": true, …}` with
+`{"op": "set", "rtt_s": 0.02, "mbps": 20, "jitter_s": 0}`, where what is left out keeps its value,
+and `mbps_up` and `mbps_down` hold for one direction. Answers are `{"ok": true, …}` with
 the stats and settings in force, or `{"ok": false, "error": "field: why"}`. A line that is no JSON
 object ends its connection without an answer: whoever sends one speaks another protocol, as a web
 page does that asks this port over HTTP, and none of its further lines may count.
@@ -19,19 +18,16 @@ import importlib.util
 import json
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument, listen_words
-from tandem.netem.link_group import ControllableLink
 from tandem.netem.link_model import (
     INSTANT,
-    LinkSettings,
     LinkShape,
     bytes_per_s_from,
     settings_from,
 )
-from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 
 _CONTROL_HOST = "127.0.0.1"
@@ -39,8 +35,7 @@ _LINE_BYTES = 64 << 10
 MAX_CLIENTS = 16
 FIRST_LINE_S = 5.0
 """What a client gets for its first line. One that has sent a request may then stay silent."""
-_SET_FIELDS = frozenset({"op", "rtt_s", "mbps", "mbps_up", "mbps_down", "jitter_s", "up", "down"})
-_SETTING_FIELDS = frozenset(field.name for field in fields(LinkSettings))
+_SET_FIELDS = frozenset({"op", "rtt_s", "mbps", "mbps_up", "mbps_down", "jitter_s"})
 
 
 def serve_link(link: Coroutine[Any, Any, None]) -> None:
@@ -67,7 +62,6 @@ async def run_link(
     target: Address,
     *,
     shape: LinkShape = INSTANT,
-    trace: LinkTrace | None = None,
     control_port: int | None = None,
     seed: int = 0,
     further: Sequence[tuple[Address, Address]] = (),
@@ -75,15 +69,13 @@ async def run_link(
 ) -> None:
     """Emulate a link between `listen` and `target` until cancelled.
 
-    `trace` changes its bandwidth and delay over time. `further` are more pairs of listen and
+    `further` are more pairs of listen and
     target, over the same link. `control_port` opens the control socket on localhost (0: any free
     port). `on_ready` is given the address listened on and that of the control socket. Raises
     OSError naming an address that cannot be listened on.
     """
     async with contextlib.AsyncExitStack() as stack:
-        emulator = TcpLinkEmulator(
-            listen, target, shape.up, shape.down, trace=trace, further=further, seed=seed
-        )
+        emulator = TcpLinkEmulator(listen, target, shape.up, shape.down, further=further, seed=seed)
         await stack.enter_async_context(emulator)
         control_address = None
         if control_port is not None:
@@ -97,7 +89,7 @@ async def run_link(
 class LinkControl:
     """The control socket of a link; an asynchronous context manager."""
 
-    def __init__(self, emulator: ControllableLink, port: int = 0) -> None:
+    def __init__(self, emulator: TcpLinkEmulator, port: int = 0) -> None:
         """Prepare to listen, on localhost only; port 0 takes a free port."""
         self._emulator = emulator
         self._port = port
@@ -158,7 +150,7 @@ def _object_of(line: bytes) -> dict[str, Any] | None:
     return request if isinstance(request, dict) else None
 
 
-def _answer(emulator: ControllableLink, request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(emulator: TcpLinkEmulator, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         _carry_out(emulator, request)
     except InvalidArgument as error:
@@ -167,7 +159,7 @@ def _answer(emulator: ControllableLink, request: Mapping[str, Any]) -> dict[str,
     return {"ok": True, **asdict(emulator.stats()), "up": asdict(up), "down": asdict(down)}
 
 
-def _carry_out(emulator: ControllableLink, request: Mapping[str, Any]) -> None:
+def _carry_out(emulator: TcpLinkEmulator, request: Mapping[str, Any]) -> None:
     operation = request.get("op")
     if operation == "set":
         shape = _changed(LinkShape(*emulator.settings), request)
@@ -197,10 +189,9 @@ def _changed(shape: LinkShape, request: Mapping[str, Any]) -> LinkShape:
         common |= {"jitter_s": _number("jitter_s", request["jitter_s"]), "jitter_trace": None}
     sides = {}
     for side, before in (("up", shape.up), ("down", shape.down)):
-        chosen = dict(common)
+        sides[side] = replace(before, **common)
         if (field := f"mbps_{side}") in request:
-            chosen["bytes_per_s"] = _bandwidth(request, field)
-        sides[side] = replace(before, **chosen | _direction(side, request.get(side, {})))
+            sides[side] = replace(sides[side], bytes_per_s=_bandwidth(request, field))
     return LinkShape(**sides)
 
 
@@ -209,29 +200,6 @@ def _bandwidth(request: Mapping[str, Any], field: str) -> float | None:
     return bytes_per_s_from(
         field, None if request[field] is None else _number(field, request[field])
     )
-
-
-def _direction(side: str, wanted: Any) -> dict[str, Any]:
-    """Return the fields of one direction's settings that a `set` request names."""
-    if not isinstance(wanted, dict):
-        raise InvalidArgument(side, "must be a JSON object")
-    _reject_unknown(wanted, _SETTING_FIELDS)
-    chosen: dict[str, Any] = {}
-    for field, value in wanted.items():
-        if value is None and field in ("jitter_trace", "bytes_per_s"):
-            chosen[field] = None
-        elif field == "jitter_trace":
-            if not isinstance(value, list):
-                raise InvalidArgument(field, "must be a list of numbers or null")
-            chosen[field] = tuple(_number(field, extra) for extra in value)
-        else:
-            chosen[field] = _number(field, value)
-    # One kind of jitter replaces the other unless both are given.
-    if chosen.get("jitter_trace"):
-        chosen.setdefault("jitter_s", 0.0)
-    if chosen.get("jitter_s"):
-        chosen.setdefault("jitter_trace", None)
-    return chosen
 
 
 def _reject_unknown(request: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -19,8 +19,7 @@ from typing import Self
 
 from tandem.core.errors import listen_words
 from tandem.netem.delay_line import DelayLine, Endpoint
-from tandem.netem.link_model import LinkPair, LinkSettings, LinkShape
-from tandem.netem.link_trace import LinkTrace
+from tandem.netem.link_model import LinkPair, LinkSettings
 
 Address = tuple[str, int]
 
@@ -50,7 +49,6 @@ class TcpLinkEmulator:
         up: LinkSettings,
         down: LinkSettings,
         *,
-        trace: LinkTrace | None = None,
         further: Sequence[tuple[Address, Address]] = (),
         seed: int = 0,
     ) -> None:
@@ -58,11 +56,8 @@ class TcpLinkEmulator:
 
         Args:
             listen: where to listen; port 0 takes a free port, see `address`.
-            trace: changes bandwidth and delay from the start on, over and over.
             further: more pairs of where to listen and where to forward to, over the same link."""
         self._ways = ((listen, target), *further)
-        self._trace = trace
-        self._following: asyncio.Task[None] | None = None
         self._links = LinkPair.of(up, down, seed)
         self._up = DelayLine(self._links.up)
         self._down = DelayLine(self._links.down)
@@ -81,17 +76,12 @@ class TcpLinkEmulator:
         except OSError:
             await self.close()
             raise
-        if self._trace is not None:
-            self._following = asyncio.create_task(self._follow(self._trace))
 
     async def close(self) -> None:
         """Stop listening and reset what is open. Idempotent."""
         servers, self._servers = self._servers, []
         if not servers:
             return
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
         for server in servers:
             server.close()
         for opening in self._openings:
@@ -150,8 +140,7 @@ class TcpLinkEmulator:
 
     def configure(self, up: LinkSettings | None = None, down: LinkSettings | None = None) -> None:
         """Use other settings for bytes that come from now on; None keeps a direction's settings.
-        Bytes under way keep their arrival times and are never overtaken. The next row of a trace
-        replaces bandwidth and delay."""
+        Bytes under way keep their arrival times and are never overtaken."""
         if up is not None:
             self._up.change(up)
         if down is not None:
@@ -168,14 +157,6 @@ class TcpLinkEmulator:
             open_connections=sum(end.line is self._up for end in self._open),
             cut=not self._passable.is_set(),
         )
-
-    async def _follow(self, trace: LinkTrace) -> None:
-        clock = asyncio.get_running_loop().time
-        start_s = clock()
-        for moment_s, row in trace.moments():
-            await asyncio.sleep(max(0.0, start_s + moment_s - clock()))
-            shape = row.applied_to(LinkShape(*self.settings))
-            self.configure(shape.up, shape.down)
 
     async def _listen(self, listen: Address, target: Address) -> asyncio.Server:
         host, port = listen

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.backends.gguf_engines import gguf_engine
+from tandem.backends.llamacpp import library
 from tandem.backends.model_files import read_json
 from tandem.backends.model_source import only_drafts
 from tandem.suite.gguf_header import HEADER_BYTES, gguf_header
@@ -39,7 +39,7 @@ class ChatModel:
 def chat_models(models: Iterable[LocalModel]) -> Iterator[ChatModel]:
     """Yield the models that can answer here: they have a chat template, do not only draft, and are
     in a format that an installed engine computes fast enough."""
-    computes_gguf = gguf_engine() == "llamacpp"
+    computes_gguf = library.is_installed()
     for model in models:
         if only_drafts(str(model.source)):
             continue

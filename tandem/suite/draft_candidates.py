@@ -10,7 +10,7 @@ what was gained.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,15 +23,7 @@ from tandem.backends.model_files import (
 )
 from tandem.core.errors import InvalidArgument
 from tandem.suite.gguf_header import gguf_header
-from tandem.suite.known_models import (
-    LARGEST_SHARE,
-    Acceptance,
-    KnownModel,
-    acceptance_of,
-    family_of,
-    known_drafts,
-    known_model,
-)
+from tandem.suite.known_models import LARGEST_SHARE, KnownModel, known_model
 from tandem.suite.local_models import LocalModel
 from tandem.text import ComparableTokenizer
 
@@ -47,29 +39,18 @@ class DraftCandidate:
 
     `shared`: share of the smaller vocabulary that both tokenizers have; 1 if they are the same.
     `size_ratio`: of the weights on disk. `why_not`: what keeps it from drafting; empty if nothing
-    does. `note`: what else is to be known of it. `acceptance`: what the table says of such a pair.
-    """
+    does. `note`: what else is to be known of it."""
 
     model: LocalModel
     size_ratio: float
     shared: float = 0.0
     why_not: str = ""
     note: str = ""
-    acceptance: Acceptance | None = None
 
     @property
     def fits(self) -> bool:
         """Whether it can draft, and is smaller enough to be worth it."""
         return not self.why_not
-
-
-@dataclass(frozen=True, slots=True)
-class KnownDraft:
-    """A model of the table that can draft for a target, and is not on this machine."""
-
-    model: KnownModel
-    size_ratio: float
-    acceptance: Acceptance
 
 
 def draft_candidates(target: LocalModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:
@@ -93,8 +74,7 @@ def _candidate(target: LocalModel, model: LocalModel, of_target: _Vocabulary) ->
     shared, why_not = of_target.shared_with(_Vocabulary(model))
     if why_not:
         return DraftCandidate(model, ratio, shared, why_not=why_not)
-    note, acceptance = _shorter_context(model, target), _acceptance(target.name, model.name)
-    return DraftCandidate(model, ratio, shared, note=note, acceptance=acceptance)
+    return DraftCandidate(model, ratio, shared, note=_shorter_context(model, target))
 
 
 class _Vocabulary:
@@ -156,35 +136,22 @@ class _Vocabulary:
 
 
 def candidates_by_name(target: KnownModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:
-    """Return the models of this machine that can draft for a target that is not here, by what the
-    table says of both; the smallest first."""
-    candidates = []
-    for model in models:
-        known = known_model(model.name)
-        if known is None or known is target or known not in family_of(target).models:
-            continue
-        ratio = known.parameters / target.parameters
-        why_not = _TOO_LARGE if ratio > LARGEST_SHARE else ""
-        acceptance = None if why_not else acceptance_of(target, known)
-        candidates.append(
-            DraftCandidate(model, ratio, shared=1.0, why_not=why_not, acceptance=acceptance)
-        )
-    return sorted(candidates, key=lambda one: (not one.fits, one.size_ratio, one.model.name))
+    """Return the models of this machine that the table has as drafts of a target that is not here,
+    the smallest first."""
+    drafts = target.drafts()
+    here = [(model, known_model(model.name)) for model in models]
+    candidates = [
+        DraftCandidate(model, target.ratio_of(known), shared=1.0)
+        for model, known in here
+        if known is not None and known in drafts
+    ]
+    return sorted(candidates, key=lambda one: (one.size_ratio, one.model.name))
 
 
-def drafts_elsewhere(target: KnownModel, models: Sequence[LocalModel]) -> Iterator[KnownDraft]:
-    """Yield the known drafts of a target that are not on this machine, the smallest first."""
+def drafts_elsewhere(target: KnownModel, models: Sequence[LocalModel]) -> list[KnownModel]:
+    """Return the known drafts of a target that are not on this machine, the smallest first."""
     here = [known_model(model.name) for model in models]
-    for draft, acceptance in known_drafts(target):
-        if draft not in here:
-            yield KnownDraft(draft, draft.parameters / target.parameters, acceptance)
-
-
-def _acceptance(target_name: str, draft_name: str) -> Acceptance | None:
-    target, draft = known_model(target_name), known_model(draft_name)
-    if target is None or draft is None or draft not in family_of(target).models:
-        return None
-    return acceptance_of(target, draft)
+    return [draft for draft in target.drafts() if draft not in here]
 
 
 def _shorter_context(draft: LocalModel, target: LocalModel) -> str:

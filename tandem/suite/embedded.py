@@ -14,7 +14,6 @@ from tandem.index.extraction import Refusal
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkShape
-from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
@@ -51,7 +50,6 @@ class EmbeddedSuite:
         pair: ModelPair,
         *,
         link: LinkShape | None = None,
-        link_trace: LinkTrace | None = None,
         link_seed: int = 0,
         verifier_limits: VerifierLimits | None = None,
         drafter_limits: DrafterLimits | None = None,
@@ -64,7 +62,6 @@ class EmbeddedSuite:
         self._memory = memory
         self._http = http
         self._link = link
-        self._link_trace = link_trace
         self._link_seed = link_seed
         self._verifier_limits = verifier_limits or VerifierLimits()
         liveness = LivenessTimes(give_up_after_s=GIVE_UP_AFTER_S)
@@ -186,9 +183,7 @@ class EmbeddedSuite:
         if (link := self._link) is None:
             return target
         address = HOST, int(target.rpartition(":")[2])
-        emulator = TcpLinkEmulator(
-            (HOST, 0), address, link.up, link.down, trace=self._link_trace, seed=self._link_seed
-        )
+        emulator = TcpLinkEmulator((HOST, 0), address, link.up, link.down, seed=self._link_seed)
         await stack.enter_async_context(emulator)
         self._emulators.append(emulator)
         return f"{HOST}:{emulator.address[1]}"

@@ -1,99 +1,80 @@
-"""Families of models whose small members draft for the large ones: a table of public figures, in
-`known_models.toml`.
-
-Models of one `tokenizer` have the same vocabulary, however their rows are padded; what is on this
-machine is compared by content instead (`draft_candidates`). Figures of acceptance say where they
-come from: measured in this repository, published by others for one setting, or expected, which
-nobody measured.
-"""
+"""Families of models of one vocabulary whose small members draft for the large ones, by the names
+that the hub has for them."""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any
 
 LARGEST_SHARE = 0.5
 """Of the target's size. A larger draft takes about as long as the target's own pass."""
 
+Sizes = dict[str, float]
+"""Parameters in thousands of millions, by name, the smallest first."""
+
+FAMILIES: tuple[Sizes, ...] = (
+    {
+        "Qwen/Qwen2.5-0.5B-Instruct": 0.49,
+        "Qwen/Qwen2.5-1.5B-Instruct": 1.54,
+        "Qwen/Qwen2.5-3B-Instruct": 3.09,
+        "Qwen/Qwen2.5-7B-Instruct": 7.61,
+        "Qwen/Qwen2.5-14B-Instruct": 14.7,
+        "Qwen/Qwen2.5-32B-Instruct": 32.5,
+        "Qwen/Qwen2.5-72B-Instruct": 72.7,
+    },
+    {
+        "Qwen/Qwen3-0.6B": 0.6,
+        "Qwen/Qwen3-1.7B": 1.7,
+        "Qwen/Qwen3-4B": 4.0,
+        "Qwen/Qwen3-8B": 8.2,
+        "Qwen/Qwen3-14B": 14.8,
+        "Qwen/Qwen3-32B": 32.8,
+    },
+    {
+        "meta-llama/Llama-3.2-1B-Instruct": 1.24,
+        "meta-llama/Llama-3.2-3B-Instruct": 3.21,
+        "meta-llama/Llama-3.1-8B-Instruct": 8.03,
+        "meta-llama/Llama-3.1-70B-Instruct": 70.6,
+        "meta-llama/Llama-3.3-70B-Instruct": 70.6,
+    },
+    {
+        "google/gemma-3-270m-it": 0.27,
+        "google/gemma-3-1b-it": 1.0,
+        "google/gemma-3-4b-it": 4.3,
+        "google/gemma-3-12b-it": 12.2,
+        "google/gemma-3-27b-it": 27.4,
+    },
+    {
+        "HuggingFaceTB/SmolLM2-135M-Instruct": 0.135,
+        "HuggingFaceTB/SmolLM2-360M-Instruct": 0.362,
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1.71,
+    },
+    {
+        "mistralai/Ministral-8B-Instruct-2410": 8.02,
+        "mistralai/Mistral-Nemo-Instruct-2407": 12.2,
+        "mistralai/Mistral-Small-24B-Instruct-2501": 23.6,
+    },
+)
+
+_QUANTISATION = re.compile(r"[-_.:](i?q\d\w*|b?f16|fp16|gguf|awq|gptq|instruct|it|chat|latest)$")
+
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that is known by name, wherever it is.
-
-    `parameters`: in thousands of millions. `context_length`: in tokens. `gated`: the hub gives it
-    only to accounts that accepted its terms. `aliases`: other names. `made_by`: the command that
-    makes it, for one that is not at the hub.
-    """
+    """A model of the table, wherever it is."""
 
     name: str
-    parameters: float
-    context_length: int
-    gated: bool = False
-    aliases: tuple[str, ...] = ()
-    made_by: str = ""
+    family: Sizes
 
-    @property
-    def weights_bytes(self) -> int:
-        """Memory of the weights in bfloat16; float32 takes twice as much, 4 bits some 0.3 of it."""
-        return round(2e9 * self.parameters)
+    def ratio_of(self, draft: KnownModel) -> float:
+        """Return how many times the size of this model another one of its family has."""
+        return draft.family[draft.name] / self.family[self.name]
 
-    @property
-    def obtained_by(self) -> str:
-        """The command that brings it onto this machine."""
-        return self.made_by or f"tandem pull {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Models of one vocabulary, by size. `tokenizer`: what the vocabulary is called."""
-
-    name: str
-    tokenizer: str
-    models: tuple[KnownModel, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Share of drafted tokens that a target accepts, from `low` to `high`. `basis`: "measured
-    here", "published" or "expected". `source`: where, and under which conditions."""
-
-    low: float
-    high: float
-    basis: str
-    source: str
-
-    @property
-    def words(self) -> str:
-        share = f"{self.low:.0%}"
-        if self.high > self.low:
-            share = f"{self.low:.0%} to {self.high:.0%}"
-        return f"{share} of drafts accepted ({self.basis}: {self.source})"
-
-
-EXPECTED = Acceptance(0.5, 0.8, "expected", "a guess for models of one family, measured by nobody")
-
-
-def _family(table: dict[str, Any]) -> Family:
-    models = tuple(_model(**model) for model in table.pop("models"))
-    return Family(**table, models=models)
-
-
-def _model(aliases: tuple[str, ...] = (), **figures: Any) -> KnownModel:
-    return KnownModel(**figures, aliases=tuple(aliases))
-
-
-_TABLE = tomllib.loads(files("tandem.suite").joinpath("known_models.toml").read_text("utf-8"))
-FAMILIES = tuple(map(_family, _TABLE["families"]))
-_ACCEPTANCE = {
-    (pair.pop("target"), pair.pop("draft")): Acceptance(**pair) for pair in _TABLE["acceptance"]
-}
-"""By target and draft."""
-
-_QUANTISATION = re.compile(r"[-_.:](i?q\d\w*|b?f16|fp16|gguf|awq|gptq|instruct|it|chat|latest)$")
+    def drafts(self) -> Sequence[KnownModel]:
+        """Return the models that can draft for this one, the smallest first."""
+        relatives = (KnownModel(name, self.family) for name in self.family)
+        return [each for each in relatives if self.ratio_of(each) <= LARGEST_SHARE]
 
 
 def known_model(name: str) -> KnownModel | None:
@@ -101,34 +82,10 @@ def known_model(name: str) -> KnownModel | None:
     with or without its publisher and quantisation; None for others."""
     wanted = _plain(name)
     for family in FAMILIES:
-        for model in family.models:
-            if wanted == _plain(model.name) or name.lower() in model.aliases:
-                return model
+        for known in family:
+            if wanted == _plain(known):
+                return KnownModel(known, family)
     return None
-
-
-def known_drafts(target: KnownModel) -> Iterator[tuple[KnownModel, Acceptance]]:
-    """Yield the models of the table that can draft for a target, the smallest first, and what share
-    of their drafts is accepted."""
-    for model in family_of(target).models:
-        if model.parameters <= LARGEST_SHARE * target.parameters and _may_draft(model, target):
-            yield model, acceptance_of(target, model)
-
-
-def acceptance_of(target: KnownModel, draft: KnownModel) -> Acceptance:
-    """Return what is known of a pair of one family."""
-    return _ACCEPTANCE.get((target.name, draft.name), EXPECTED)
-
-
-def family_of(model: KnownModel) -> Family:
-    """Return the family that a model of the table belongs to."""
-    return next(family for family in FAMILIES if model in family.models)
-
-
-def _may_draft(draft: KnownModel, target: KnownModel) -> bool:
-    """Return whether `draft` is offered for `target`; a draft that was distilled for one target is
-    offered for that one alone."""
-    return not draft.made_by or (target.name, draft.name) in _ACCEPTANCE
 
 
 def _plain(name: str) -> str:

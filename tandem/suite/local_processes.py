@@ -20,9 +20,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.index.extraction import Refusal
 from tandem.net.status import Rejected
 from tandem.netem.link_control import LinkControl
-from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkShape
-from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
@@ -81,15 +79,13 @@ class LocalSuiteSettings:
     http_port: int = 0
     metrics_port: int = 0
     link: LinkShape | None = None
-    link_trace: LinkTrace | None = None
-    """With `link`: its bandwidth and delays over time."""
     link_seed: int = 0
     pin: bool = False
     verbose: bool = False
     drain_s: float = 10.0
     documents: SuiteDocuments | None = None
     verifiers: int = 1
-    """Alike, each behind a link of its own."""
+    """Alike, behind one link."""
     cloud_draft: ModelChoice | None = None
     """The draft model of the verifiers themselves."""
     generation_config: str = "auto"
@@ -106,7 +102,7 @@ class LocalSuite:
     def __init__(self, settings: LocalSuiteSettings) -> None:
         self.settings = settings
         self.children: dict[str, ChildProcess] = {}
-        self.emulators: list[TcpLinkEmulator] = []
+        self.emulator: TcpLinkEmulator | None = None
         self.control: LinkControl | None = None
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
@@ -172,8 +168,8 @@ class LocalSuite:
         if not settings.verbose:
             self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
         flags = await self._flags(stack, temporary)
-        if self.emulators:
-            self.control = await stack.enter_async_context(LinkControl(LinkGroup(self.emulators)))
+        if self.emulator is not None:
+            self.control = await stack.enter_async_context(LinkControl(self.emulator))
         for name, values in flags.items():
             self.children[name] = await self._start_child(name, values)
         if settings.pin:
@@ -187,12 +183,14 @@ class LocalSuite:
             self.documents, self.refused = filled.counts, filled.refused
 
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
-        """Return the flags of each service; opens the emulated links."""
+        """Return the flags of each service; opens the emulated link."""
         settings = self.settings
         free = stack.enter_context(reserved_ports(len(PORTS) + settings.verifiers - 1))
         ports = dict(zip(PORTS, free, strict=False))
         remote = settings.cloud
         clouds = () if remote is not None else (ports["verifier"], *free[len(PORTS) :])
+        with_documents = () if settings.documents is None else (ports["cloud-aggregator"],)
+        place_of = await self._through_link(stack, [*clouds, *with_documents])
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
         flags: dict[str, dict[str, object]] = {
@@ -204,7 +202,7 @@ class LocalSuite:
             },
             "drafter": {
                 "port": ports["drafter"],
-                "verifier": ",".join([await self._through_link(stack, port) for port in clouds]),
+                "verifier": ",".join(place_of[port] for port in clouds),
                 **_model_flags(settings.draft),
                 **tokenizer_flag(settings.draft, settings.target),
                 **({} if settings.remembers else {"memory-tokens": 0}),
@@ -226,7 +224,7 @@ class LocalSuite:
                 flags[name]["batch-invariant"] = "true"
             flags[name] |= cloud_draft_flags(settings.cloud_draft)
         if settings.documents is not None:
-            cloud = await self._through_link(stack, ports["cloud-aggregator"])
+            cloud = place_of[ports["cloud-aggregator"]]
             retriever = f"{HOST}:{ports['device-retriever']}"
             flags["aggregator"] |= {"retriever": retriever, "cloud": cloud}
             flags["aggregator"]["http-documents"] = "true"
@@ -250,18 +248,24 @@ class LocalSuite:
             service, arguments, child_environment(service), log=log, name=name
         )
 
-    async def _through_link(self, stack: AsyncExitStack, port: int) -> str:
-        """Return where the device finds what listens on the cloud's port."""
-        link = self.settings.link
-        seed = self.settings.link_seed + len(self.emulators)
-        if link is None:
-            return f"{HOST}:{port}"
-        trace = self.settings.link_trace
+    async def _through_link(self, stack: AsyncExitStack, ports: Sequence[int]) -> dict[int, str]:
+        """Return where the device finds what listens on each of the cloud's ports: behind one link,
+        as one radio carries every connection of a device."""
+        settings = self.settings
+        if (link := settings.link) is None:
+            return {port: f"{HOST}:{port}" for port in ports}
+        (listen, target), *further = (((HOST, 0), (HOST, port)) for port in ports)
         emulator = TcpLinkEmulator(
-            (HOST, 0), (HOST, port), link.up, link.down, trace=trace, seed=seed
+            listen,
+            target,
+            link.up,
+            link.down,
+            further=further,
+            seed=settings.link_seed,
         )
-        self.emulators.append(await stack.enter_async_context(emulator))
-        return f"{HOST}:{emulator.address[1]}"
+        self.emulator = await stack.enter_async_context(emulator)
+        places = zip(ports, emulator.addresses, strict=True)
+        return {port: f"{HOST}:{listening}" for port, (_, listening) in places}
 
     async def _healthy(self) -> None:
         """Wait until the aggregator has reached the drafter, and the drafter the verifier."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tandem.backends import factory
-from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine
 from tandem.backends.model_files import check_model_folder
 from tandem.backends.model_source import AUTO, LoadedModel, ModelChoice, is_gguf, only_drafts
@@ -202,12 +201,7 @@ def with_documents(draft: ModelChoice, target: ModelChoice) -> ModelChoice:
 
 def notes_on(draft: ModelChoice, target: ModelChoice) -> list[str]:
     """Return what was decided about two models that nobody asked for, a line for each decision."""
-    notes = _gguf_notes(draft, target)
-    if looked_up := lookup_note(draft, target):
-        notes.append(looked_up)
-    if draft.note:
-        notes.append(draft.note)
-    return notes
+    return [note for note in (lookup_note(draft, target), draft.note) if note]
 
 
 def lookup_note(draft: ModelChoice, target: ModelChoice) -> str:
@@ -218,18 +212,6 @@ def lookup_note(draft: ModelChoice, target: ModelChoice) -> str:
         "no draft model: drafts are looked up in the text, which helps where it repeats itself;"
         f" 'tandem pair {target.source}' finds a draft model"
     )
-
-
-def _gguf_notes(draft: ModelChoice, target: ModelChoice) -> list[str]:
-    notes = []
-    for side, choice in (("draft", draft), ("target", target)):
-        if choice.engine == AUTO and is_gguf(choice.source):
-            name = Path(choice.source).name
-            by = "llama.cpp computes it"
-            if gguf_engine() == "torch":
-                by = "PyTorch computes it, as llama.cpp is not installed"
-            notes.append(f"{side}: {name} is a GGUF file: {by}")
-    return notes
 
 
 def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> ModelChoice:

@@ -10,7 +10,7 @@ difference of two machines'.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, cast, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,7 +20,6 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.registry import Collector
 
 from tandem.core.version import __version__
 from tandem.telemetry.cloud_series import CloudSeries
@@ -442,10 +441,6 @@ class Metrics:
         """Return the series of this process's certificate and keys files; used by those that have
         them."""
         return AccessSeries(self._exported, {"side": self.side})
-
-    def family(self, name: str) -> Collector:
-        """Return what is exported under one of our names."""
-        return cast(Collector, self._exported.families[name])
 
     def admit(self, label: str, name: str) -> str:
         """Return `name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else

@@ -17,7 +17,6 @@ from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.link_model import LinkShape
-from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
 from tandem.suite.embedded import EmbeddedSuite
@@ -103,7 +102,6 @@ async def check_presets(
     plan: LosslessPlan,
     *,
     link: LinkShape | None = None,
-    link_trace: LinkTrace | None = None,
     advance: Advance = lambda: None,
 ) -> list[PresetCheck]:
     """Check that the presets' answers follow the target's distribution. Raises Rejected where the
@@ -113,7 +111,7 @@ async def check_presets(
     target_probs = _target_probs(pair.target, plan.prompts[0], kinds["coupled"])
     drawn = not all(preset.drafter_invariant for preset in presets)
     cells = choose_cells(target_probs, plan.sequence, plan.samples) if drawn else None
-    suite = EmbeddedSuite(pair, link=link, link_trace=link_trace)
+    suite = EmbeddedSuite(pair, link=link)
     async with suite, AggregatorClient(suite.target) as client:
         alone = {name: await run.texts(client, ALONE, kind) for name, kind in kinds.items()}
         checks = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,8 @@ from tandem.api.options import (
     request_of,
 )
 from tandem.core.prompt import Turn
-from tandem.generation.request import request_from_proto, request_to_proto
-from tandem.specdec.choices import Predraft
-from tandem.specdec.presets import PRESETS, Preset
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
+from tandem.specdec.presets import PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 
 def test_options_become_a_request() -> None:
@@ -54,30 +50,6 @@ def test_rag_chooses_its_default_and_refuses_presets_without_documents(name: str
         return
     with pytest.raises(tandem.InvalidArgument, match=r"^rag: .* has no documents"):
         request_of("x", {"rag": True, "preset": name})
-
-
-def composed(preset: Preset | AggregationPreset) -> Preset | AggregationPreset:
-    """What a service makes of a request with `preset`."""
-    sent = request_from_proto(request_to_proto(request_of("x", {"preset": preset})))
-    return sent.composed_aggregation() if sent.from_two_sides else sent.composed_preset()
-
-
-@pytest.mark.parametrize(
-    "preset",
-    [
-        *PRESETS.values(),
-        *AGGREGATION_PRESETS.values(),
-        replace(PRESETS["mc-dsd"], name="mine", payload_top=9),
-        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES, confidence_threshold=0.25),
-        PRESETS["dsd"].with_expansion((3, 2)),
-        replace(PRESETS["mc-dsd"], expansion=()),
-        tandem.preset("stream", window=8, chunk=4, predraft="off"),
-        tandem.preset("dragon", reweigh_every=8, top_k=32),
-    ],
-    ids=lambda preset: preset.name,
-)
-def test_a_preset_arrives_as_it_was_made(preset: Preset | AggregationPreset) -> None:
-    assert replace(composed(preset), name=preset.name) == preset
 
 
 @pytest.mark.parametrize(
@@ -158,36 +130,8 @@ def test_a_value_that_means_the_same_in_another_type_is_taken() -> None:
     assert type(request.params.max_tokens) is int
 
 
-def test_a_text_is_a_conversation_of_one_turn() -> None:
-    assert request_of(conversation("hi"), {}).prompt == (Turn("user", "hi"),)
-    turns = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "hi"}]
-    assert conversation(turns) == turns
-
-
 @pytest.mark.parametrize("messages", [3, [1, 2], [], ["hi"], [{"role": "user", "content": 3}]])
 def test_what_is_no_conversation_is_refused(messages: Any) -> None:
     with pytest.raises(tandem.InvalidArgument) as refused:
         conversation(messages)
     assert refused.value.field == "messages"
-
-
-@pytest.mark.parametrize("prompt", [[1, "x"], [{"role": "user"}], [1.5], 3, []])
-def test_a_bad_prompt(prompt: Any) -> None:
-    with pytest.raises(tandem.InvalidArgument, match=r"^prompt: "):
-        request_of(prompt, {})
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("tempreature", "did you mean 'temperature'?"), ("maxtokens", "did you mean 'max_tokens'?")],
-)
-def test_a_misspelt_option_is_no_option(name: str, meant: str) -> None:
-    with pytest.raises(
-        TypeError, match=f"unexpected keyword argument '{name}'; {re.escape(meant)}"
-    ):
-        given_options({name: 1})  # type: ignore[misc]
-
-
-def test_an_option_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(TypeError, match=r"known: .*max_tokens.*top_p"):
-        given_options({"zzz": 1})  # type: ignore[typeddict-unknown-key]

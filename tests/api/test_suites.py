@@ -72,12 +72,6 @@ def test_token_ids_and_messages(suite: tandem.Suite) -> None:
     assert chatted.text == "".join(p.text for p in suite.stream(MESSAGES, max_tokens=8, seed=1))
 
 
-def test_a_seed_is_drawn_and_gives_the_text_again(suite: tandem.Suite) -> None:
-    first, second = (suite.generate("hello", max_tokens=16) for _ in range(2))
-    assert first.seed != second.seed
-    assert suite.generate("hello", max_tokens=16, seed=first.seed).text == first.text
-
-
 def test_leaving_a_stream_cancels_the_request(suite: tandem.Suite, pair: ModelPair) -> None:
     with suite.stream("hello", max_tokens=400) as stream:
         next(stream)
@@ -160,61 +154,6 @@ def test_a_stream_ends_with_its_suite(pair: ModelPair) -> None:
     stream.close()
 
 
-_OPEN = """
-import multiprocessing, threading, time
-import tandem
-from tandem.api import suites
-from tests.unit.cli.scripted_pair import scripted_pair
-suites.load_pair = lambda draft, target: scripted_pair()
-suite = tandem.embedded(demo=True)
-def ask(times=1):
-    for _ in range(times):
-        print(len(suite.generate("hello", max_tokens=4).token_ids), flush=True)
-ask()
-"""
-_THREAD = """
-threading.Thread(target=lambda: [time.sleep(0.2), ask(3)]).start()
-"""
-_FORK = """
-def child():
-    try:
-        ask()
-    except tandem.FailedPrecondition as error:
-        print(error, flush=True)
-process = multiprocessing.get_context("fork").Process(target=child)
-process.start()
-process.join(20)
-print(process.exitcode)
-process.kill()
-"""
-
-
-@pytest.mark.parametrize(
-    ("more", "output"),
-    [("", "4\n"), (_THREAD, "4\n" * 4), (_FORK, "4\nthe suite is closed\n0\n")],
-    ids=["open", "a thread goes on", "forked"],
-)
-def test_a_program_may_end_with_a_suite_open(more: str, output: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _OPEN + more],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
-    assert ended.stdout == output
-    assert "Traceback" not in ended.stderr
-
-
-def test_a_text_in_chat_is_one_turn_of_the_user(suite: tandem.Suite) -> None:
-    turns = suite.chat(MESSAGES, max_tokens=8, seed=1)
-    assert suite.chat("hello", max_tokens=8, seed=1).text == turns.text
-    with pytest.raises(tandem.InvalidArgument, match=r"^messages: must be of type "):
-        suite.chat(3)  # type: ignore[arg-type]
-    with pytest.raises(tandem.InvalidArgument, match=r"^timeout_s: must be of type float"):
-        suite.chat("hello", timeout_s="long")  # type: ignore[arg-type]
-
-
 async def test_the_same_in_asyncio(pair: ModelPair) -> None:
     async with tandem.embedded_async(rtt_s=0.02) as suite:
         answer, chatted = await asyncio.gather(
@@ -250,22 +189,6 @@ async def test_a_running_suite_and_its_refusals() -> None:
     async with tandem.connect_async("127.0.0.1:1") as suite:
         with pytest.raises(tandem.Unavailable, match=r"^127\.0\.0\.1:1: "):
             await suite.generate("hello")
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "options", "field"),
-    [
-        ("127.0.0.1", {}, "endpoint"),
-        ("ftp://127.0.0.1:8000", {}, "endpoint"),
-        ("cloud.example:50050", {}, "tls_ca"),
-        ("127.0.0.1:1", {"tls_ca": "ca.crt", "tls_key": "x"}, "tls_certificate"),
-        ("127.0.0.1:1", {"tls_ca": "no", "tls_certificate": "no", "tls_key": "no"}, "tls_"),
-    ],
-)
-def test_a_bad_way_to_a_suite(endpoint: str, options: dict[str, str], field: str) -> None:
-    with pytest.raises(tandem.InvalidArgument) as refused:
-        tandem.connect(endpoint, **options)  # type: ignore[arg-type]  # all are files
-    assert refused.value.field.startswith(field)
 
 
 def test_bad_arguments_of_an_embedded_suite(tmp_path: object) -> None:

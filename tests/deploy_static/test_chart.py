@@ -32,24 +32,6 @@ UNKNOWN = {
 every_values = pytest.mark.parametrize("values", VALUES)
 
 
-def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
-    ways = {
-        "cloud",
-        "edge",
-        "edge-llamacpp",
-        "gpu",
-        "gpus",
-        "insecure",
-        "tls",
-        "keda",
-        "hpa",
-        "extras",
-        "nodes",
-        "target-server",
-    }
-    assert set(VALUES) == ways
-
-
 def test_the_chart_is_of_this_version_of_the_suite() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == __version__
@@ -81,10 +63,6 @@ def test_every_manifest_fits_its_schema(values: str, version: str) -> None:
         kind = (manifest["apiVersion"], manifest["kind"])
         if kind not in UNKNOWN:
             assert list(_misfits(manifest, version)) == [], manifest["metadata"]["name"]
-
-
-def test_the_newest_schemas_are_newer_than_the_oldest() -> None:
-    assert tuple(map(int, newest().split("."))) >= (1, 37, 0)
 
 
 def test_a_manifest_that_does_not_fit_is_seen() -> None:

@@ -11,8 +11,6 @@ import yaml
 from tests.deploy_static.chart import CHART, container, environment, ports, workloads
 from tests.programs import REPOSITORY
 
-DEPLOY = REPOSITORY / "deploy"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())["services"]
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 PROGRAMS = ("aggregator", "drafter", "retriever", "verifier")
 
@@ -24,17 +22,6 @@ def dockerfile(program: str) -> str:
 def image_environment(program: str) -> dict[str, str]:
     last_stage = dockerfile(program).rpartition("\nFROM ")[2]
     return dict(re.findall(r"(\w+)=(\S+)", re.sub(r"ARG .*", "", last_stage)))
-
-
-def test_both_run_the_images_of_the_same_names() -> None:
-    composed = {service["image"].partition(":")[0] for service in COMPOSE.values()}
-    charted = {
-        component["image"]["repository"]
-        for component in VALUES.values()
-        if isinstance(component, dict) and "image" in component
-    }
-    assert charted == {f"tandem/{program}" for program in PROGRAMS}
-    assert charted <= composed
 
 
 @pytest.mark.parametrize("component", workloads("insecure"))
@@ -62,14 +49,3 @@ def test_a_pod_runs_as_the_user_that_owns_the_images_folders(program: str) -> No
     given = (security["runAsUser"], security["runAsGroup"])
     assert tuple(map(int, user)) == given
     assert security["fsGroup"] == security["runAsGroup"]
-
-
-def test_prometheus_names_services_as_dashboards_and_alerts_expect() -> None:
-    configuration = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-    (job,) = (job for job in configuration["scrape_configs"] if job["job_name"] == "tandem")
-    metrics = VALUES["ports"]["metrics"]
-    for scraped in job["static_configs"]:
-        service = scraped["labels"]["service"]
-        assert re.fullmatch(r".*(aggregator|drafter|retriever|verifier).*", service)
-        assert {target.rpartition(":")[2] for target in scraped["targets"]} == {str(metrics)}
-    assert configuration["rule_files"] == ["rules/*.yml"]

@@ -3,7 +3,6 @@ that come before they are missed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +51,6 @@ def running(manifests: list[Manifest]) -> dict[str, Manifest]:
     return {component_of(m): m for m in manifests if m["kind"] in RUNNING}
 
 
-def test_three_regions_have_as_many_manifests_however_many_edges_there_are(
-    regions: dict[str, dict[str, list[Manifest]]],
-) -> None:
-    """A thousand edges of a region are a thousand nodes: DaemonSets say nothing of their number."""
-    assert len(regions) == 3
-    for place in ("cloud", "edge"):
-        kinds = {str(Counter(str(m["kind"]) for m in of[place])) for of in regions.values()}
-        assert len(kinds) == 1, place
-    for of in regions.values():
-        edges = running(of["edge"])
-        for component in ("drafter", "edge-aggregator"):
-            assert edges[component]["kind"] == "DaemonSet"
-            assert "replicas" not in edges[component]["spec"]
-        named = {m["metadata"]["name"] for m in of_kind(tuple(of["edge"]), "PodDisruptionBudget")}
-        assert named == {"tandem-edge-retriever"}
-
-
 def test_an_edge_knows_the_clouds_of_all_regions_and_begins_with_its_own(
     regions: dict[str, dict[str, list[Manifest]]],
 ) -> None:
@@ -89,16 +71,6 @@ def test_an_edge_knows_the_clouds_of_all_regions_and_begins_with_its_own(
         assert known[0] == f"{given[region]['verifier']}:50051"
         cloud = environment(edges["edge-aggregator"])["TANDEM_CLOUD"]
         assert cloud == f"{given[region]['cloud-aggregator']}:50050"
-
-
-def test_every_series_says_of_which_region_it_is(
-    regions: dict[str, dict[str, list[Manifest]]],
-) -> None:
-    for region, of in regions.items():
-        for manifests in of.values():
-            (monitor,) = of_kind(tuple(manifests), "ServiceMonitor")
-            relabelings = monitor["spec"]["endpoints"][0]["relabelings"]
-            assert {"targetLabel": "cluster", "replacement": region} in relabelings
 
 
 def test_calls_stay_on_their_node_and_deletions_reach_every_node() -> None:
@@ -141,26 +113,6 @@ def test_models_come_once_and_pods_ask_no_hub() -> None:
     assert kept["kv"]["hostPath"]["path"] == "/var/lib/tandem/kv"
 
 
-@pytest.mark.parametrize("values", VALUES)
-def test_services_begin_with_what_prometheus_knows(values: str) -> None:
-    """As in compose: whatever values are given, the scheduler is fed."""
-    for component, workload in workloads(values).items():
-        given = environment(workload)
-        asks = component.split("-")[-1] in ("drafter", "aggregator")
-        assert ("TANDEM_PROMETHEUS" in given) == asks, component
-        if asks:
-            assert given["TANDEM_PROMETHEUS"] == "http://prometheus-operated.monitoring.svc:9090"
-            assert given["TANDEM_PROMETHEUS_LABELS"] == "suite=tandem,release=demo"
-        if values != "hpa":  # which has no policies
-            assert ({"port": 9090} in _ports_out(values, component)) == asks, component
-
-
-@pytest.mark.parametrize("place", ["cloud", "edge", "edge-llamacpp"])
-def test_the_values_of_a_place_name_its_prometheus(place: str) -> None:
-    monitoring = yaml.safe_load(VALUES[place].read_text())["monitoring"]
-    assert monitoring["prometheus"].startswith("http://")
-
-
 def test_without_a_prometheus_nobody_is_asked_and_nothing_more_let_out() -> None:
     for more in ("monitoring.prometheus=", "networkPolicy.metricsFrom=null"):
         manifests = set_values("edge", more)
@@ -188,20 +140,6 @@ def test_a_drafter_begins_with_its_own_link_not_with_the_mean_of_all_edges() -> 
     assert "TANDEM_PROMETHEUS_INSTANCE" not in environment(workloads("nodes")["edge-aggregator"])
 
 
-def test_replicas_are_added_by_the_wait_predicted_for_a_pass() -> None:
-    """Two minutes ahead, of this release's verifiers alone; promtool tests the rule."""
-    (scaler,) = of_kind(rendered("keda"), "ScaledObject")
-    trigger = scaler["spec"]["triggers"][2]["metadata"]
-    assert trigger["threshold"] == "0.25"
-    for part in (
-        "predict_linear(instance:tandem_pass_wait_seconds:mean_rate1m{",
-        'pod=~"demo-tandem-verifier-[0-9]+"}[5m], 120)',
-        f'namespace="{NAMESPACE}"',
-    ):
-        assert part in trigger["query"]
-    assert len(scaler["spec"]["triggers"]) == 3
-
-
 def test_prometheus_predicts_what_the_scaler_asks_for(tmp_path: Path) -> None:
     """A wait that grows by 10 ms a minute from 100 ms is 160 ms after four minutes more."""
     (scaler,) = of_kind(rendered("keda"), "ScaledObject")
@@ -227,21 +165,3 @@ def test_prometheus_predicts_what_the_scaler_asks_for(tmp_path: Path) -> None:
     file = tmp_path / "predicted.yml"
     file.write_text(yaml.safe_dump(case))
     assert "SUCCESS" in output("promtool", "test", "rules", file)
-
-
-def _ports_out(values: str, component: str) -> list[Any]:
-    (policy,) = (
-        m
-        for m in of_kind(rendered(values), "NetworkPolicy")
-        if m["metadata"]["labels"].get("app.kubernetes.io/component") == component
-    )
-    return [port for rule in policy["spec"]["egress"] or () for port in rule["ports"]]
-
-
-def test_what_runs_on_each_node_needs_nothing_of_its_own() -> None:
-    for component in ("drafter", "edge-aggregator"):
-        workload = workloads("nodes")[component]
-        assert workload["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "10%"
-        assert "volumeClaimTemplates" not in workload["spec"]
-        assert container(workload)["securityContext"]["readOnlyRootFilesystem"] is True
-        assert workload["spec"]["template"]["spec"]["nodeSelector"]

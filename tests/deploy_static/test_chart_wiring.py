@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from typing import Any
@@ -45,14 +44,6 @@ MODELS: dict[str, type[ServiceSettings]] = {
 }
 
 every_values = pytest.mark.parametrize("values", VALUES)
-
-
-@pytest.mark.parametrize(
-    ("values", "components"),
-    [("cloud", CLOUD), ("edge", EDGE), ("insecure", CLOUD | EDGE), ("keda", CLOUD)],
-)
-def test_a_release_has_the_components_of_its_place(values: str, components: set[str]) -> None:
-    assert set(workloads(values)) == components
 
 
 @every_values
@@ -101,32 +92,6 @@ def test_each_place_has_secrets_of_its_own_and_certificates_its_services_names()
         served = CLOUD if place == "cloud" else EDGE
         names = {f"{workloads('tls')[c]['metadata']['name']}.{NAMESPACE}.svc" for c in served}
         assert names <= set(certificate["spec"]["dnsNames"])
-
-
-@every_values
-def test_ports_are_those_that_the_code_listens_on_by_default(values: str) -> None:
-    for component, workload in workloads(values).items():
-        model = MODELS[component.split("-")[-1]]
-        assert ports(workload)["grpc"] == model.model_fields["port"].default
-
-
-LOADING_S = 900
-
-
-@every_values
-def test_probes_ask_for_health_where_it_is_served_without_tls(values: str) -> None:
-    for workload in workloads(values).values():
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            assert container(workload)[probe]["grpc"]["port"] == ports(workload)["health"]
-
-
-@every_values
-def test_a_large_model_may_load_and_a_pass_may_take_a_minute(values: str) -> None:
-    for workload in workloads(values).values():
-        started, lives = (container(workload)[f"{each}Probe"] for each in ("startup", "liveness"))
-        if "TANDEM_MODEL" in environment(workload):
-            assert started["periodSeconds"] * started["failureThreshold"] >= LOADING_S
-        assert lives["periodSeconds"] * lives["failureThreshold"] >= 60
 
 
 @every_values
@@ -179,24 +144,6 @@ def test_addresses_within_the_release_are_services_with_that_port(values: str) -
     assert named
 
 
-def test_sessions_are_spread_over_replicas_by_a_name_that_stands_for_all() -> None:
-    headless = {
-        component_of(m)
-        for m in of_kind(rendered("gpus"), "Service")
-        if m["spec"].get("clusterIP") == "None"
-    }
-    assert headless == {"verifier", "cloud-aggregator", "drafter"}
-    drafter, aggregator, cloud = (
-        environment(workloads("gpus")[component])
-        for component in ("drafter", "edge-aggregator", "cloud-aggregator")
-    )
-    for address in (
-        *(drafter["TANDEM_VERIFIER"], cloud["TANDEM_DECODER"]),
-        *(aggregator["TANDEM_DRAFTER"], aggregator["TANDEM_CLOUD"]),
-    ):
-        assert is_replicated(address)
-
-
 def test_each_side_s_retriever_has_its_decoders_forget_what_it_deletes() -> None:
     """By the name that stands for every replica, all of which are called."""
     both = workloads("gpus")
@@ -245,18 +192,6 @@ def test_what_is_written_to_lies_on_a_volume(values: str) -> None:
         folders = {environment(workload)[name] for name in written if name in environment(workload)}
         assert folders <= set(mounts)
         assert bool(folders) == (not component.endswith("aggregator"))
-
-
-def test_documents_keys_and_values_fit_on_their_claim() -> None:
-    for component, model in (("verifier", VerifierSettings), ("drafter", DrafterSettings)):
-        claims = workloads("insecure")[component]["spec"]["volumeClaimTemplates"]
-        (size,) = (
-            claim["spec"]["resources"]["requests"]["storage"]
-            for claim in claims
-            if claim["metadata"]["name"] == "kv"
-        )
-        kept_bytes: int = model.model_fields["document_kv_disk_bytes"].default
-        assert kept_bytes < int(size.removesuffix("Gi")) * 2**30
 
 
 @every_values
@@ -326,28 +261,6 @@ def test_the_verifier_scales_on_series_that_it_exports(values: str) -> None:
         assert list(complaints(query, series)) == []
 
 
-def test_gpus_are_asked_for_and_used() -> None:
-    verifier, drafter = workloads("gpus")["verifier"], workloads("gpus")["drafter"]
-    assert container(verifier)["resources"]["limits"]["nvidia.com/gpu"] == 1
-    assert container(drafter)["resources"]["limits"]["amd.com/gpu"] == 1
-    assert environment(verifier)["TANDEM_DEVICE"] == "cuda"
-    assert environment(verifier)["TANDEM_DTYPE"] == "bfloat16"
-    assert environment(drafter)["TANDEM_DTYPE"] == "float32"
-    assert environment(verifier)["TANDEM_KV_BUDGET_BYTES"] == "34359738368"
-
-
-def test_prometheus_scrapes_every_component_once() -> None:
-    manifests = rendered("keda")
-    (monitor,) = of_kind(manifests, "ServiceMonitor")
-    scraped = [
-        component_of(m)
-        for m in of_kind(manifests, "Service")
-        if selects(monitor["spec"]["selector"]["matchLabels"], labels_of(m))
-    ]
-    assert sorted(scraped) == sorted(workloads("keda"))
-    assert [endpoint["port"] for endpoint in monitor["spec"]["endpoints"]] == ["metrics"]
-
-
 def test_rules_and_dashboards_are_the_ones_of_this_repository() -> None:
     manifests = rendered("keda")
     rules = [m["spec"] for m in of_kind(manifests, "PrometheusRule")]
@@ -358,26 +271,6 @@ def test_rules_and_dashboards_are_the_ones_of_this_repository() -> None:
     assert {name: json.loads(text) for name, text in boards["data"].items()} == {
         file.name: json.loads(file.read_text()) for file in files
     }
-
-
-@every_values
-def test_helm_test_asks_every_component_for_its_health(values: str) -> None:
-    (pod,) = of_kind(rendered(values), "Pod")
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    asked = {each["name"]: each["command"] for each in pod["spec"]["containers"]}
-    if ready := asked.pop("ready", None):
-        edge = workloads(values)["edge-aggregator"]
-        name, port = edge["metadata"]["name"], ports(edge)["http"]
-        assert f"http://{name}.{NAMESPACE}.svc:{port}/readyz" in ready[-1]
-        compile(ready[-1], "ready", "exec")
-    assert asked.keys() == workloads(values).keys()
-    assert bool(ready) == any("http" in ports(each) for each in workloads(values).values())
-    for component, (python, _, module, address) in asked.items():
-        workload = workloads(values)[component]
-        assert python == "python"
-        assert importlib.util.find_spec(module) is not None
-        name, port = workload["metadata"]["name"], ports(workload)["health"]
-        assert address == f"{name}.{NAMESPACE}.svc:{port}"
 
 
 def test_the_readme_asks_for_certificates_with_the_names_of_the_services() -> None:

@@ -44,14 +44,6 @@ def test_a_file_is_installed_only_where_the_lock_has_its_hash(tmp_path: Path) ->
         known_files(tmp_path, lock)
 
 
-def test_torch_is_its_index_s_and_what_is_never_used_is_left_out(tmp_path: Path) -> None:
-    names = ("torch-2.13.0+cpu-cp311", "nvidia_cublas-13.1-py3", "setuptools-90.0-py3")
-    for name in names:
-        (tmp_path / f"{name}-none-any.whl").write_bytes(b"any")
-    found = known_files(tmp_path, lock_of("other", b""))
-    assert [file.name.split("-")[0] for file in found] == ["nvidia_cublas", "torch"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="images are for Linux")
 def test_a_library_that_is_cut_can_still_be_loaded(tmp_path: Path) -> None:
     """The one of llama.cpp, of which most is there for debuggers alone."""
@@ -64,24 +56,3 @@ def test_a_library_that_is_cut_can_still_be_loaded(tmp_path: Path) -> None:
     version = ctypes.CDLL(str(library)).ggml_version
     version.restype = ctypes.c_char_p
     assert re.fullmatch(rb"\d+\.\d+\.\d+", version())
-
-
-def test_only_a_library_is_cut(tmp_path: Path) -> None:
-    text = tmp_path / "text.so"
-    text.write_text("no library")
-    with pytest.raises(SystemExit, match=f"{text} is no 64-bit"):
-        cut(text)
-    assert text.read_text() == "no library"
-
-
-def test_the_lock_is_read_as_it_is_written(tmp_path: Path) -> None:
-    """A file whose content only its hash stands for."""
-    lock = (REPOSITORY / "requirements.lock").read_text()
-    known = set(re.findall(r"sha256:([0-9a-f]{64})", lock))
-    assert len(known) > 1000
-    (tmp_path / "numpy-1-any.whl").write_bytes(b"")
-    empty = hashlib.sha256(b"").hexdigest()
-    with pytest.raises(SystemExit):
-        known_files(tmp_path, lock)
-    (first,) = re.findall(r"^numpy==.*\n +--hash=sha256:([0-9a-f]{64})", lock, re.M)
-    assert known_files(tmp_path, lock.replace(first, empty))

@@ -37,10 +37,6 @@ def test_the_program_is_a_service(service: str) -> None:
     assert find_spec(f"tandem.services.{service}.__main__") is not None
 
 
-def test_settings_that_are_refused_are_not_tried_again() -> None:
-    assert values("RestartPreventExitStatus") == ["2"]
-
-
 @pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd is not here to judge its unit")
 @pytest.mark.parametrize("gpu", [False, True])
 def test_systemd_reads_the_unit_and_finds_it_confined(tmp_path: Path, gpu: bool) -> None:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tandem.services.verifier.config import VerifierSettings, server_choice
-from tandem.settings import load_settings
-from tests.deploy_static import test_compose
-from tests.deploy_static.chart import CHART, OLDEST, container, environment, rendered, workloads
-from tests.programs import run
+from tests.deploy_static.chart import container, environment, rendered, workloads
 
 WAY = "target-server"
 
@@ -41,46 +35,3 @@ def test_it_may_call_that_server_and_nothing_else_more() -> None:
 
     models = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}
     assert egress(WAY) == [{"ports": [{"port": 8443}], "to": [models]}]
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        (["verifier.gpu.enabled=true"], "gpu.enabled must be false"),
-        (["verifier.target.secret="], "needs verifier.target.secret"),
-        (["verifier.target.url=vllm:8000"], "verifier.target.url"),
-        (["verifier.settings.target_url=http://vllm:8000"], "verifier.settings"),
-    ],
-)
-def test_what_cannot_be_is_refused(settings: list[str], complaint: str) -> None:
-    values = [each for one in settings for each in ("--set", one)]
-    where = ("--values", CHART / f"ci/{WAY}.yaml", "--kube-version", OLDEST)
-    done = run("helm", "template", "demo", CHART, *where, *values)
-    assert done.returncode != 0
-    assert complaint in done.stderr
-
-
-def test_compose_passes_the_server_on_with_its_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    service = test_compose.SERVICES["verifier"]
-    given = service["environment"]
-    assert {name for name in given if name.startswith("TANDEM_TARGET_")} == {
-        *("TANDEM_TARGET_URL", "TANDEM_TARGET_KEY_FILE", "TANDEM_TARGET_CA"),
-    }
-    sources = dict(
-        reversed(mount.removesuffix(":ro").split(":"))
-        for mount in service["volumes"]
-        if ":/target/" in mount
-    )
-    assert sources[given["TANDEM_TARGET_KEY_FILE"]] == "/dev/null"
-    key = tmp_path / "key"
-    key.write_text("secret\n")
-    monkeypatch.setenv("TANDEM_TARGET_URL", "http://host.docker.internal:8000")
-    for content, sent in ((key, "secret"), (Path("/dev/null"), "")):
-        monkeypatch.setenv("TANDEM_TARGET_KEY_FILE", str(content))
-        read = load_settings(VerifierSettings, {})
-        assert isinstance(read, VerifierSettings)
-        choice = server_choice(read)
-        assert choice is not None
-        assert (choice.url, choice.key) == ("http://host.docker.internal:8000", sent)

@@ -21,24 +21,10 @@ def start(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_start_that_works_says_nothing_more(tmp_path: Path) -> None:
-    finished = start(tmp_path, 'echo "$@"')
-    assert finished.returncode == 0
-    assert finished.stdout == "compose up --build --detach --wait\n"
-    assert finished.stderr == ""
-
-
 def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
     finished = start(tmp_path, "exit 1")
     assert finished.returncode == 1
     assert "No Docker engine answers" in finished.stderr
-
-
-def test_an_image_that_cannot_be_pulled_leads_to_the_settings(tmp_path: Path) -> None:
-    body = '[ "$2" = up ] && { echo "failed to resolve reference x"; exit 1; }; exit 0'
-    finished = start(tmp_path, body)
-    assert finished.returncode == 1
-    assert "BASE_IMAGE" in finished.stderr
 
 
 def test_an_engine_that_is_started_keeps_nothing_of_its_caller_open(tmp_path: Path) -> None:

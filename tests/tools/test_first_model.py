@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.backends.llamacpp import library
 from tandem.demo import demo_folder
 from tandem.suite import chat_models, local_models
 from tests.unit.suite.hub_server import FakeHub, Repository, serving
@@ -46,8 +47,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(local_models, "checkout", lambda: None)
-    for module in (chat_models, first_model):
-        monkeypatch.setattr(module, "gguf_engine", lambda: "llamacpp")
+    monkeypatch.setattr(library, "is_installed", lambda: True)
     monkeypatch.chdir(home)
     with serving(FakeHub(repositories)) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
@@ -87,9 +87,9 @@ def test_without_a_hub_or_llama_cpp_there_is_no_question(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal(monkeypatch, answer=True)
-    monkeypatch.setattr(first_model, "gguf_engine", lambda: "torch")
+    monkeypatch.setattr(library, "is_installed", lambda: False)
     assert first_model.main() == 1
-    monkeypatch.setattr(first_model, "gguf_engine", lambda: "llamacpp")
+    monkeypatch.setattr(library, "is_installed", lambda: True)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert first_model.main() == 1
     assert terminal.asked == []

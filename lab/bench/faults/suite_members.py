@@ -14,7 +14,6 @@ from lab.bench.harness.suite import SuiteFailed
 from tandem.api.access import client_access
 from tandem.net.access import ClientAccess
 from tandem.net.retriever_client import RetrieverClient, Upload
-from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.testing.mains import module_of
@@ -34,7 +33,7 @@ class WholeSuite:
     """A running suite; `http` and `metrics` are ports, the latter by service."""
 
     fleet: Fleet
-    link: LinkGroup
+    link: TcpLinkEmulator
     http: int
     metrics: Mapping[str, int]
 
@@ -57,12 +56,12 @@ async def whole_suite(
     metrics = dict(zip(SERVICES, free_ports[len(SERVICES) :], strict=False))
     settings = LinkSettings(delay_s=RTT_S / 2)
     async with AsyncExitStack() as stack:
-        ways = []
-        for number, service in enumerate(("verifier", "cloud-aggregator")):
-            target = (HOST, ports[service])
-            emulator = TcpLinkEmulator((HOST, 0), target, settings, settings, seed=number)
-            ways.append(await stack.enter_async_context(emulator))
-        verifier, cloud = (f"{HOST}:{way.address[1]}" for way in ways)
+        way, other = (
+            ((HOST, 0), (HOST, ports[service])) for service in ("verifier", "cloud-aggregator")
+        )
+        link = TcpLinkEmulator(*way, settings, settings, further=(other,))
+        await stack.enter_async_context(link)
+        verifier, cloud = (f"{HOST}:{port}" for _, port in link.addresses)
         flags = _flags(place, ports, verifier, cloud)
         flags["aggregator"]["http-port"] = free_ports[-1]
         members = {}
@@ -80,7 +79,7 @@ async def whole_suite(
             module = module_of(name.rpartition("-")[2])
             members[name] = Member(module, flags_of(service_flags), switches.get(name))
         fleet = await stack.enter_async_context(Fleet(members, place, ports))
-        suite = WholeSuite(fleet, LinkGroup(ways), free_ports[-1], metrics)
+        suite = WholeSuite(fleet, link, free_ports[-1], metrics)
         await _fill(suite, certificates)
         yield suite
 

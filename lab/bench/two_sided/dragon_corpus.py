@@ -90,7 +90,6 @@ def default_search(texts: Sequence[str]) -> Iterator[Find]:
         for start in range(0, len(texts), ADDED_AT_ONCE):
             added = enumerate(texts[start : start + ADDED_AT_ONCE], start)
             index.add([Document(str(number), text) for number, text in added])
-        index.wait_until_built()
 
         def find(query: str, count: int) -> list[tuple[int, float]]:
             # A long document is several chunks, of which the best counts.

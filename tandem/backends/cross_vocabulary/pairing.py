@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
-from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_source import is_gguf
 from tandem.core.errors import InvalidArgument
@@ -54,7 +53,9 @@ def load_target_tokenizer(source: str) -> ComparableTokenizer:
     name, at, revision = source.rpartition("@")
     try:
         if is_gguf(source):
-            return _gguf_tokenizer(source)
+            from tandem.backends import llamacpp
+
+            return llamacpp.load_tokenizer(source)
         from tandem.backends.model_description import load_tokenizer
 
         if at and not Path(source).exists():
@@ -62,16 +63,6 @@ def load_target_tokenizer(source: str) -> ComparableTokenizer:
         return load_tokenizer(source)
     except InvalidArgument as error:
         raise InvalidArgument(FIELD, error.why) from error
-
-
-def _gguf_tokenizer(path: str) -> ComparableTokenizer:
-    if gguf_engine() == "torch":
-        from tandem.backends.torch.gguf_file import GgufFile
-
-        return GgufFile(Path(path)).tokenizer()
-    from tandem.backends.llamacpp import load_tokenizer
-
-    return load_tokenizer(path)
 
 
 def translate(draft: Tokenizer | None, target: Tokenizer | None) -> Translation:

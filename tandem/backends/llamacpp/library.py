@@ -234,6 +234,15 @@ def find_library() -> Path:
     raise ImportError(f"{PACKAGE} is not installed")
 
 
+def is_installed() -> bool:
+    """Return whether there is a library, of any version."""
+    try:
+        find_library()
+    except ImportError:
+        return False
+    return True
+
+
 def _check_layout(path: Path, defaults: Structure, expected: Mapping[str, object]) -> None:
     for name, value in expected.items():
         found = getattr(defaults, name)

@@ -3,6 +3,7 @@
 import os
 
 from tandem.backends.model_source import LoadedModel, ModelChoice, find_source, is_gguf
+from tandem.core.errors import InvalidArgument
 from tandem.core.extras import missing_package
 
 KEPT_KERNELS = 128
@@ -21,8 +22,9 @@ def bound_kernels() -> None:
 
 def load(choice: ModelChoice) -> LoadedModel:
     """Load a model for the factory. A wrong folder is refused without waiting for torch."""
-    if not is_gguf(choice.source):
-        find_source(choice.source, choice.revision)
+    if is_gguf(choice.source):
+        raise InvalidArgument("engine", "'torch' runs no GGUF files; 'llamacpp' does")
+    find_source(choice.source, choice.revision)
     bound_kernels()
     try:
         from tandem.backends.torch.loading import load_chosen

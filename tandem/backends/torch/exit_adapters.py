@@ -8,17 +8,16 @@ are refused, never tried.
 
 import hashlib
 import json
-import math
 import os
-import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from safetensors import SafetensorError
+from pydantic import Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
@@ -32,8 +31,10 @@ DESCRIPTION = "exits.json"
 TENSORS = "exits.safetensors"
 AUTO = "auto"
 NONE = "none"
-_HASHED_AT_ONCE = 1 << 24
 
+
+_Size = Annotated[int, Field(strict=True, ge=1, le=1 << 16)]
+_Temperature = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 Bin = tuple[float, float, int]
 """Mean confidence, share that was right, and how many positions."""
@@ -52,13 +53,13 @@ class ExitsDescription:
     tokens, in `training_s` seconds on `device`."""
 
     base_hash: str
-    layer_count: int
-    hidden_size: int
-    layers: tuple[int, ...]
-    rank: int
+    layer_count: Annotated[int, Field(strict=True)]
+    hidden_size: _Size
+    layers: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(min_length=1)]
+    rank: _Size
     agreement: tuple[float, ...] = ()
     format: int = FORMAT
-    temperatures: tuple[float, ...] = ()
+    temperatures: tuple[_Temperature, ...] = ()
     calibration_errors: tuple[tuple[float, float], ...] = ()
     reliability: tuple[tuple[tuple[Bin, ...], tuple[Bin, ...]], ...] = ()
     held_out_tokens: int = 0
@@ -66,6 +67,9 @@ class ExitsDescription:
     context: int = 0
     training_s: float = 0.0
     device: str = ""
+
+
+_DESCRIBED = TypeAdapter(ExitsDescription)
 
 
 class ExitAdapter(torch.nn.Module):
@@ -171,7 +175,7 @@ class EarlyExits:
 
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:
     """Return untrained adapters. Raises InvalidArgument naming the first invalid field."""
-    _check(description, "exits")
+    _described(asdict(description), Path("exits"))
     size = description.hidden_size
     rank = description.rank
     adapters = [ExitAdapter(size, rank, seed * 1000 + i) for i in range(len(description.layers))]
@@ -233,41 +237,23 @@ def read_description(folder: Path) -> ExitsDescription:
 def _described(content: Any, path: Path) -> ExitsDescription:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidArgument("exits", f"{path}: format is not {FORMAT}")
-    kinds: dict[str, type] = {"base_hash": str, "layers": list}
-    kinds |= dict.fromkeys(("layer_count", "hidden_size", "rank"), int)
-    for field, kind in kinds.items():
-        if type(content.get(field)) is not kind:
-            raise InvalidArgument("exits", f"{path}: {field} is missing or not {kind.__name__}")
-    known = {
-        field.name: _tuples(content[field.name])
-        for field in fields(ExitsDescription)
-        if content.get(field.name) is not None
-    }
-    description = ExitsDescription(**known)
+    try:
+        description = _DESCRIBED.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidArgument("exits", f"{path}: {where}: {first['msg']}") from error
     _check(description, str(path))
     return description
-
-
-def _tuples(value: Any) -> Any:
-    """Turn JSON's lists into tuples, nested ones too."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _check(description: ExitsDescription, where: str) -> None:
     layers = description.layers
     last = description.layer_count - 2
-    if not layers or any(type(layer) is not int for layer in layers):
-        raise InvalidArgument("exits", f"{where}: layers must be numbers, at least one")
     if list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= last:
         raise InvalidArgument("exits", f"{where}: layers must ascend within 0..{last}")
-    for field in ("hidden_size", "rank"):
-        if not 1 <= getattr(description, field) <= 1 << 16:
-            raise InvalidArgument("exits", f"{where}: {field} is {getattr(description, field)}")
-    temperatures = description.temperatures
-    if not isinstance(temperatures, tuple) or len(temperatures) not in (0, len(layers)):
+    if len(description.temperatures) not in (0, len(layers)):
         raise InvalidArgument("exits", f"{where}: temperatures must be one for each layer")
-    if not all(type(one) in (int, float) and 0 < one < math.inf for one in temperatures):
-        raise InvalidArgument("exits", f"{where}: temperatures must be above 0")
 
 
 def _fill(exits: ExitAdapters, path: Path) -> None:
@@ -306,28 +292,13 @@ def weights_hash(files: Sequence[Path]) -> str:
 
 
 def _tensor_hashes(path: Path) -> Iterable[tuple[str, str]]:
-    """Yield (name, hash of type, shape and bytes) of each tensor; the layout is safetensors'
-    own."""
+    """Yield (name, hash of type, shape and bytes) of each tensor."""
     try:
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(size, path.stat().st_size)))
-            header.pop("__metadata__", None)
-            for name, entry in header.items():
-                begin, end = entry["data_offsets"]
-                content = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
-                file.seek(8 + size + begin)
-                while begin < end and (block := file.read(min(_HASHED_AT_ONCE, end - begin))):
-                    content.update(block)
-                    begin += len(block)
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118  # it is no mapping
+                stored = file.get_slice(name)
+                content = hashlib.sha256(f"{stored.get_dtype()}{stored.get_shape()}".encode())
+                content.update(file.get_tensor(name).reshape(-1).view(torch.uint8).numpy())
                 yield name, content.hexdigest()
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        struct.error,
-    ) as error:
+    except (OSError, SafetensorError) as error:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error

@@ -24,14 +24,7 @@ from tandem.backends.model_description import (
     model_name_of,
 )
 from tandem.backends.model_files import check_model_folder, check_weights
-from tandem.backends.model_source import (
-    GGUF,
-    LoadedModel,
-    ModelChoice,
-    ModelSource,
-    find_source,
-    is_gguf,
-)
+from tandem.backends.model_source import LoadedModel, ModelChoice, ModelSource, find_source
 from tandem.backends.processors import machine_threads
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
@@ -43,7 +36,6 @@ from tandem.backends.torch.exit_adapters import (
     place_beside,
     weights_hash,
 )
-from tandem.backends.torch.gguf_file import GgufFile, content_hash
 from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
 from tandem.backends.torch.reduced_head import read_head_tokens
@@ -73,8 +65,6 @@ def _load(choice: ModelChoice) -> LoadedModel:
     revision = choice.revision
     dtype = choice.dtype
     use_threads(choice.threads)
-    if is_gguf(folder_or_name):
-        return _load_gguf(choice)
     source = find_source(folder_or_name, revision)
     model = load_model(folder_or_name, choice.device, dtype, revision)
     tokenizer = find_tokenizer(folder_or_name, revision)
@@ -99,33 +89,6 @@ def _load(choice: ModelChoice) -> LoadedModel:
         content_hash=partial(model_hash, folder_or_name, dtype, revision),
         default_sampling=default_sampling_of(source, engine.vocabulary_size),
     )
-
-
-def _load_gguf(choice: ModelChoice) -> LoadedModel:
-    """Return a file of llama.cpp's, dequantised; `dtype` quantises anew where it says so."""
-    file = GgufFile(Path(choice.source))
-    place = _device(choice.device)
-    precision = _precision(choice.dtype)
-    if choice.exits not in (NONE, AUTO):
-        raise InvalidArgument("exits", "need a model in a folder")
-    model = file.model(precision or torch.float32).to(place)
-    tokenizer = file.tokenizer()
-    engine = HuggingFaceEngine(
-        model,
-        model_name=_gguf_name(choice.source),
-        vocabulary_hash=tokenizer.vocabulary_hash,
-        eos_token_ids=tokenizer.eos_token_ids,
-        vocabulary_size=tokenizer.vocabulary_size,
-        single_rows=choice.drafts,
-        bits=WEIGHT_BITS.get(choice.dtype),
-        first_layers=choice.first_layers,
-    )
-    return LoadedModel(engine, tokenizer, partial(content_hash, file.path, choice.dtype))
-
-
-def _gguf_name(source: str) -> str:
-    name = Path(source).resolve().name
-    return name[: -len(GGUF)] if name.lower().endswith(GGUF) else name
 
 
 def _precision(dtype: str) -> torch.dtype | None:

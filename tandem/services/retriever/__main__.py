@@ -2,7 +2,6 @@
 
 from tandem.index.chunking import Chunking
 from tandem.index.owners import DocumentQuota
-from tandem.index.text_roles import TextRoles
 from tandem.net.access import client_access
 from tandem.net.admission import quota_of
 from tandem.net.connection import Connection
@@ -37,11 +36,6 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
         reranker=reranker,
         device=settings.device,
         threads=settings.threads,
-        roles=TextRoles(
-            question_model=settings.question_embedding,
-            question_prefix=settings.question_prefix,
-            passage_prefix=settings.passage_prefix,
-        ),
     )
     limits = RetrieverLimits(
         max_searches=settings.max_searches,

@@ -65,26 +65,6 @@ class RetrieverSettings(ServiceSettings):
         " the model of the folder, otherwise MiniLM if installed.",
         json_schema_extra={"group": "Documents", "usual": True},
     )
-    question_embedding: str = Field(
-        default="",
-        description="Embedding model of questions, named like embedding, for models that have"
-        " one encoder for questions and one for passages, as DPR has. Empty: the"
-        " model of the passages.",
-        json_schema_extra={"group": "Documents"},
-    )
-    question_prefix: str | None = Field(
-        default=None,
-        description="Text that is put before each question before it is embedded. Default: the"
-        " prompt 'query' of the model's folder, if it has one.",
-        json_schema_extra={"group": "Documents"},
-    )
-    passage_prefix: str | None = Field(
-        default=None,
-        description="Text that is put before each passage before it is embedded. Default: the"
-        " prompt 'document' or 'passage' of the model's folder, if it has one."
-        " Documents that were stored with another one are refused.",
-        json_schema_extra={"group": "Documents"},
-    )
     device: str = Field(
         default="cpu",
         description="Device of the embedding model: cpu, cuda or cuda:N.",

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkShape, shape_from
-from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
@@ -42,8 +41,6 @@ class Conditions:
     """Other settings, each from a moment on."""
     link: LinkShape | None = None
     """Replaces `rtt_s`, `mbps` and `jitter_s`, where the directions differ."""
-    trace: LinkTrace | None = None
-    """The link's bandwidth and delays over time."""
 
     @property
     def shape(self) -> LinkShape:
@@ -191,7 +188,6 @@ def _request_of(
         conditions.shape.opened(seed + number),
         start_s=question.start_s,
         link_changes=conditions.link_changes,
-        trace=conditions.trace,
         liveness_times=NEVER_LOST,
         size_of=sizes.size_of,
     )

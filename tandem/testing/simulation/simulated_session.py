@@ -4,14 +4,13 @@ gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from tandem.netem.link_model import Link, LinkPair, LinkShape
-from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_checks import CloudModel
 from tandem.specdec.edge import EdgeMachine
@@ -53,16 +52,12 @@ class SimulatedSession:
         start_s: float,
         faults: Faults,
         link_changes: Sequence[tuple[float, LinkShape]] = (),
-        *,
-        trace: LinkTrace | None = None,
     ) -> None:
         """Schedule the request's beginning and what will happen to its link: faults, and other
-        settings from these moments on. `trace` begins with virtual time."""
+        settings from these moments on."""
         faults.plan(self.time, self.link, self._reset, self._depart)
         for moment, settings in link_changes:
             self._at(moment, partial(self._change, settings))
-        if trace is not None:
-            self._follow(trace.moments())
         self._at(start_s, self._connect)
         self._at(start_s + 0.2, self._tick)
 
@@ -90,18 +85,6 @@ class SimulatedSession:
     def _change(self, shape: LinkShape) -> None:
         self.link.up.change(shape.up)
         self.link.down.change(shape.down)
-
-    def _follow(self, moments: Iterator[tuple[float, TraceRow]]) -> None:
-        """Apply the next row of a trace when it is due, and so on while the request runs."""
-        moment_s, row = next(moments)
-
-        def apply() -> None:
-            if self.finish is None:
-                shape = LinkShape(self.link.up.settings, self.link.down.settings)
-                self._change(row.applied_to(shape))
-                self._follow(moments)
-
-        self._at(moment_s, apply)
 
     def _reset(self) -> None:
         self._apply(self.edge.lost(self.time.now))

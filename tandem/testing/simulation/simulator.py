@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import LinkPair, LinkShape
-from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.edge_stats import EdgeStats
 from tandem.specdec.events import Commit, EdgeRequest, Finish
@@ -52,7 +51,6 @@ class SimulatedRequest:
     start_s: float = 0.0
     faults: Faults = field(default_factory=Faults)
     link_changes: tuple[tuple[float, LinkShape], ...] = ()
-    trace: LinkTrace | None = None
     lost_cloud: LostCloud = LostCloud.WAIT
     liveness_times: LivenessTimes = field(default_factory=LivenessTimes)
     size_of: SizeOf = lambda message: 64
@@ -125,7 +123,7 @@ def _begin(
         time=time,
         times=times,
     )
-    session.schedule(request.start_s, request.faults, request.link_changes, trace=request.trace)
+    session.schedule(request.start_s, request.faults, request.link_changes)
     return session
 
 

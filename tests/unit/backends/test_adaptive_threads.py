@@ -44,12 +44,6 @@ def test_other_programs_take_processors_away_and_give_them_back() -> None:
     assert threads.current == 4
 
 
-def test_crowding_is_noticed_within_a_few_passes() -> None:
-    threads = AdaptiveThreads(halvings(2))
-    run(threads, quiet(2), 200)
-    assert run(threads, quiet(1), 20) < 20 * quiet(1)(1) + 4 * quiet(1)(2)
-
-
 def test_a_number_that_was_asked_for_is_kept() -> None:
     threads = AdaptiveThreads([3])
     run(threads, quiet(1), 100)
@@ -61,22 +55,3 @@ def test_after_a_pause_all_are_used_again() -> None:
     run(threads, quiet(1), 100)
     assert threads.choose(1, paused_s=0.1) == 1
     assert threads.choose(1, paused_s=1.0) == 4
-
-
-def test_after_a_pause_one_pass_tells_that_the_others_are_still_there() -> None:
-    threads = AdaptiveThreads(halvings(2))
-    run(threads, quiet(1), 100)
-    threads.choose(1, paused_s=1.0)
-    threads.took(1, quiet(1)(2))
-    run(threads, quiet(1), 2)
-    assert threads.current == 1
-
-
-def test_pieces_of_prompts_adapt_too_and_longer_passes_do_not() -> None:
-    threads = AdaptiveThreads(halvings(2))
-    for rows, numbers in ((32, {1, 2}), (512, {2})):
-        chosen = set()
-        for _ in range(40):
-            chosen.add(threads.choose(rows))
-            threads.took(rows, 0.1)
-        assert chosen == numbers

@@ -51,26 +51,10 @@ def test_exits_beside_a_model_are_found(folder: Path, tmp_path: Path) -> None:
         assert load_engine(model, exits=exits).exit_depths == ()
 
 
-def test_what_was_trained_is_what_is_loaded(folder: Path, tmp_path: Path) -> None:
-    exits = new_adapters(ExitsDescription("abc", LAYERS, HIDDEN, (1,), RANK), seed=3)
-    torch.nn.init.normal_(exits.adapters[0].up)
-    save_adapters(exits, tmp_path)
-    kept = load_file(tmp_path / TENSORS)
-    assert torch.equal(kept["0.up"], exits.adapters[0].up.detach().bfloat16())
-    assert torch.equal(kept["0.down"], exits.adapters[0].down.detach().bfloat16())
-    assert not list(tmp_path.glob("*.partial"))
-
-
 def test_exits_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path / "other-target", "qwen3")
     with pytest.raises(InvalidArgument, match=r"^exits: .*trained for another model: base_hash"):
         load_engine(other, exits=str(folder.with_name("tiny-exits")))
-
-
-def test_exits_beside_a_model_that_do_not_fit_are_left_out(folder: Path, tmp_path: Path) -> None:
-    other = write_model(tmp_path / "other-target", "qwen3")
-    shutil.copytree(folder.with_name("tiny-exits"), tmp_path / "other-exits")
-    assert load_engine(other, exits="auto").exit_depths == ()
 
 
 def describe(**changes: Any) -> Callable[[Path], object]:
@@ -103,13 +87,13 @@ def tensor(name: str, value: torch.Tensor | None) -> Callable[[Path], object]:
         (write(DESCRIPTION, b"{"), r"exits.json cannot be read"),
         (write(DESCRIPTION, b"[]"), r"exits.json: format is not 1"),
         (describe(format=2), r"format is not 1"),
-        (describe(base_hash=None), r"base_hash is missing or not str"),
-        (describe(rank="4"), r"rank is missing or not int"),
-        (describe(layers=[]), r"layers must be numbers, at least one"),
+        (describe(base_hash=None), r"base_hash: Input should be a valid string"),
+        (describe(rank="4"), r"rank: Input should be a valid integer"),
+        (describe(layers=[]), r"layers: Tuple should have at least 1 item"),
         (describe(layers=[1, 0]), r"layers must ascend within 0\.\.1"),
         (describe(layers=[0, 2]), r"layers must ascend within 0\.\.1"),
-        (describe(layers=[0, "1"]), r"layers must be numbers"),
-        (describe(rank=0), r"rank is 0"),
+        (describe(layers=[0, "1"]), r"layers\.1: Input should be a valid integer"),
+        (describe(rank=0), r"rank: Input should be greater than or equal to 1"),
         (describe(layer_count=7), r"layer_count is 7, the model's is 3"),
         (describe(hidden_size=32), r"hidden_size is 32, the model's is 64"),
         (describe(rank=5), r"0.down has shape \[4, 64\], not \[5, 64\]"),

@@ -19,19 +19,8 @@ def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
 def test_the_model_says_which_back_end_it_needs() -> None:
     for source, engine in (("m.gguf", "llamacpp"), ("M.GGUF", "llamacpp"), ("folder", "torch")):
         assert engine_of(ModelChoice(source)) == engine
-    assert engine_of(ModelChoice("m.gguf", engine="torch")) == "torch"
-
-
-def test_scripted_models_of_one_seed_are_a_pair() -> None:
-    draft = load(ModelChoice("4:0.2", drafts=True))
-    target = load(ModelChoice("4"))
-    assert draft.engine.vocabulary_hash == target.engine.vocabulary_hash
-    assert draft.tokenizer is not None
-    assert draft.tokenizer.encode("A") == [65]
-    assert target.content_hash() == "scripted:4"
-    for bad in ("demo", "x:0.2", "4:0.2:1"):
-        with pytest.raises(InvalidArgument, match="SEED"):
-            load(ModelChoice(bad))
+    with pytest.raises(InvalidArgument, match="'llamacpp' does"):
+        load_model(ModelChoice("m.gguf", engine="torch"))
 
 
 def test_vocabularies_that_cannot_be_compared_are_refused() -> None:

@@ -15,7 +15,6 @@ from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.demo import demo_folder
 from tests.unit.backends.gguf_files import draft_gguf
-from tools.write_gguf import write_gguf
 
 TEXT = "Grüße, the year 1987!\n\n    def f(x):  # naïve 😀\n<|end|>"
 MESSAGES = [
@@ -107,34 +106,6 @@ def test_the_tokenizer_is_hugging_face_s(gguf: LoadedModel, torch_model: LoadedM
         ours.detokenizer().push([4096])
 
 
-def test_what_tokens_spell_is_the_same(gguf: LoadedModel, torch_model: LoadedModel) -> None:
-    from tandem.backends.llamacpp.gguf_tokenizer import GgufTokenizer
-    from tandem.text.tokenizer import TextTokenizer
-
-    assert isinstance(gguf.tokenizer, GgufTokenizer)
-    assert isinstance(torch_model.tokenizer, TextTokenizer)
-    assert gguf.tokenizer.vocabulary() == torch_model.tokenizer.vocabulary()
-    assert gguf.tokenizer.starts_with_bos == torch_model.tokenizer.starts_with_bos
-    assert gguf.tokenizer.encode_piece(TEXT) == torch_model.tokenizer.encode_piece(TEXT)
-    assert gguf.tokenizer.family is torch_model.tokenizer.family
-    prompt = gguf.tokenizer.chat(MESSAGES)
-    end = torch_model.tokenizer.prompt_end(prompt)
-    assert gguf.tokenizer.prompt_end(prompt) == end
-    assert gguf.tokenizer.mark_ids(end) == torch_model.tokenizer.mark_ids(end)
-    assert gguf.tokenizer.reasoning_field == torch_model.tokenizer.reasoning_field
-    marked = gguf.tokenizer.mark_ids("<|user|>é<|end|>!<|end|>")
-    for ends, spelt in (
-        (frozenset[int](), "<|user|>é<|end|>!<|end|>"),
-        (gguf.tokenizer.eos_token_ids, "<|user|>é<|end|>!"),
-    ):
-        for each in (gguf.tokenizer, torch_model.tokenizer):
-            text = each.special_detokenizer(ends)
-            assert "".join(text.push((token,)) for token in marked) + text.finish() == spelt
-            twin = each.special_detokenizer(ends)
-            twin.push(marked[:-2])
-            assert twin.preview(marked[-2]) == twin.push(marked[-2:-1])
-
-
 def test_a_gguf_draft_pairs_with_another_format_s_target(
     folder: Path, gguf: LoadedModel, torch_model: LoadedModel
 ) -> None:
@@ -143,20 +114,6 @@ def test_a_gguf_draft_pairs_with_another_format_s_target(
     target = load_target_tokenizer(str(folder / "demo-draft-F32.gguf"))
     assert fit_draft(torch_model.engine, torch_model.tokenizer, target) is torch_model.engine
     assert target.encode(TEXT) == load_target_tokenizer(str(demo_folder("demo-draft"))).encode(TEXT)
-
-
-def test_padding_and_quantisation_leave_the_vocabulary(folder: Path, gguf: LoadedModel) -> None:
-    """A draft with ids that its tokenizer lacks pairs all the same; without a template it has no
-    conversations."""
-    path = folder / "padded.gguf"
-    write_gguf(demo_folder("demo-draft"), path, kind="Q8_0", padding=32, template=False)
-    padded = load_model(ModelChoice(str(path), engine="llamacpp"))
-    assert padded.engine.vocabulary_hash == gguf.engine.vocabulary_hash
-    assert padded.engine.vocabulary_size == gguf.engine.vocabulary_size
-    assert padded.content_hash() != gguf.content_hash()
-    assert padded.tokenizer is not None
-    with pytest.raises(InvalidArgument, match="no chat template"):
-        padded.tokenizer.chat(MESSAGES)
 
 
 @pytest.mark.parametrize(

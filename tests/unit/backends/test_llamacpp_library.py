@@ -1,6 +1,5 @@
 """The library of llama.cpp is looked at before it is used."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,13 +55,6 @@ def test_a_file_that_is_named_and_is_no_library_is_refused_by_its_name(
         load_model(ModelChoice(str(draft_gguf(tmp_path))))
     assert refused.value.field == "engine"
     assert "pip install" not in str(refused.value), "a package would not help"
-
-
-def test_another_build_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "another.so"
-    os.symlink(find_library(), path)
-    monkeypatch.setenv(LIBRARY_VARIABLE, str(path))
-    assert load_model(ModelChoice(str(draft_gguf(tmp_path)))).engine.vocabulary_size
 
 
 def test_the_number_of_threads_changes_no_bit(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 import copy
 import gc
-import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -27,13 +25,13 @@ from transformers import (
 from tandem.backends.interface import ForwardRequest
 from tandem.backends.model_description import load_tokenizer
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.torch import load, loading
+from tandem.backends.torch import load
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tests.long_runs import LONG
-from tests.unit.backends.reference_models import CONFIGS, CONTEXT, VOCABULARY, tokens
-from tests.unit.backends.tiny_folders import write_generation_config, write_model, write_tokenizer
+from tests.unit.backends.reference_models import CONFIGS, VOCABULARY, tokens
+from tests.unit.backends.tiny_folders import write_model, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +44,6 @@ def logits(engine: HuggingFaceEngine, token_ids: list[int]) -> np.ndarray[Any, n
     (found,) = engine.forward([ForwardRequest(session, tuple(token_ids), len(token_ids))])
     session.close()
     return found
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_long_loading_is_shown_on_a_terminal(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
-) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: terminal)
-    monkeypatch.setattr("sys.stderr", shown)
-    monkeypatch.setattr(loading, "BAR_AFTER_S", 0.0)
-    load_engine(folder)
-    assert ("Loading weights: " in shown.getvalue()) is terminal
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
@@ -101,25 +87,6 @@ def test_half_precision_is_close_to_float32(tmp_path: Path, name: str, dtype: st
     assert found.dtype == np.float32
     error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
     assert error < (0.05 if dtype == "bfloat16" else 0.006)
-
-
-def test_what_an_engine_says_of_its_model(folder: Path) -> None:
-    engine = load_engine(folder)
-    assert engine.model_name == "tiny-llama"
-    assert engine.vocabulary_size == VOCABULARY
-    assert engine.context_length == CONTEXT
-    assert engine.eos_token_ids == {2}
-    assert engine.kv_bytes_per_token == 3 * 2 * 2 * 16 * 4
-    assert engine.fast_path
-
-
-def test_engine_and_tokenizer_agree(folder: Path, tmp_path: Path) -> None:
-    with_text = write_tokenizer(Path(shutil.copytree(folder, tmp_path / "with-text")))
-    write_generation_config(with_text, [4, 9999])
-    engine, tokenizer = load_engine(with_text), load_tokenizer(with_text)
-    assert engine.vocabulary_hash == tokenizer.vocabulary_hash
-    assert engine.vocabulary_hash != load_engine(folder).vocabulary_hash
-    assert engine.eos_token_ids == {1, 2, 4}
 
 
 def test_a_model_s_own_sampling_settings_are_those_of_its_file(
@@ -236,14 +203,3 @@ def test_padding_rows_of_the_vocabulary_are_dropped(tmp_path: Path) -> None:
     engine, tokenizer = load_engine(folder), load_tokenizer(folder)
     assert engine.vocabulary_size == tokenizer.vocabulary_size < 320
     assert logits(engine, [1, 2, 3]).shape[-1] == tokenizer.vocabulary_size
-
-
-def test_what_onednn_keeps_is_bounded_before_the_first_product(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel for every shape of a packed pass took a verifier half a gigabyte and more."""
-    kernels, below = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
-    monkeypatch.delenv(kernels, raising=False)
-    monkeypatch.setenv(below, "7")  # the operator's
-    load(ModelChoice(str(folder)))
-    assert (os.environ[kernels], os.environ[below]) == ("128", "7")

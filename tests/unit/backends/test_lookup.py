@@ -54,22 +54,6 @@ def test_the_follower_of_the_longest_repeated_end(
         assert probs.argmax() == follower
 
 
-def test_a_sure_match_is_one_hot_and_a_guess_is_not() -> None:
-    sure = probs_after((1, 2, 3, 1, 2), 10)
-    assert sure[3] == 1.0
-    assert sure.sum() == 1.0
-    for context in ((5,), (1, 2, 3), (1, 9, 2, 9)):
-        guess = probs_after(context, 10)
-        assert guess.sum() == pytest.approx(1.0)
-        assert guess.max() == np.float32(GUESS_WEIGHT)
-    assert probs_after((1, 9, 2, 9), 10).argmax() == 2
-
-
-def test_a_vocabulary_smaller_than_the_guesses() -> None:
-    assert probs_after((0,), 1).tolist() == [1.0]
-    assert probs_after((0,), 2).sum() == pytest.approx(1.0)
-
-
 def test_only_the_tokenizer_is_read_and_it_is_no_target() -> None:
     folder = str(demo_folder("demo-target"))
     loaded = load_model(ModelChoice(folder, engine="lookup", drafts=True))

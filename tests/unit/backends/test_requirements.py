@@ -23,13 +23,6 @@ CHAINS = (
 )
 
 
-def test_plain_chains_need_nothing_of_a_back_end() -> None:
-    runnable = {
-        name for name, preset in PRESETS.items() if not missing_capabilities(preset, draft=BARE)
-    }
-    assert runnable == set(CHAINS)
-
-
 def test_a_tree_is_drafted_and_judged_as_one() -> None:
     tree, trees = PRESETS["mc-dsd"], Capabilities(trees=True)
     assert missing_capabilities(tree, draft=BARE, target=BARE) == (
@@ -59,12 +52,6 @@ def test_a_preset_that_chooses_does_without_what_a_back_end_cannot_do() -> None:
     assert (without.predraft, without.spare_tokens(99)) == (Predraft.OFF, 0)
     assert fitted_to(chooses, Capabilities(forks=True)) == chooses
     assert fitted_to(pipelined, BARE) == pipelined, "its forks are what was asked for"
-
-
-def test_trees_of_a_preset_that_chooses_are_a_choice_already() -> None:
-    tree = PRESETS["auto"].with_expansion((2, 2))
-    tree.validate()
-    assert missing_capabilities(tree, draft=BARE) == ("trees of the draft model",)
 
 
 def test_a_refusal_names_the_preset_and_what_is_missing() -> None:

@@ -84,22 +84,20 @@ HEADERS = {
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_gguf_header_is_compared_with_the_file(engine: str, header: str, tmp_path: Path) -> None:
+def test_a_gguf_header_is_compared_with_the_file(header: str, tmp_path: Path) -> None:
     path = tmp_path / "stranger.gguf"
     path.write_bytes(HEADERS[header])
     with pytest.raises(InvalidArgument, match=r"stranger\.gguf cannot be read: ") as caught:
-        load_model(ModelChoice(str(path), engine=engine))
+        load_model(ModelChoice(str(path)))
     assert caught.value.field == "model"
 
 
-@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
-def test_a_gguf_file_without_a_model_is_refused(engine: str, tmp_path: Path) -> None:
+def test_a_gguf_file_without_a_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "stranger.gguf"
     path.write_bytes(gguf_of(LLAMA).ljust(64, b"\0"))
     with pytest.raises(InvalidArgument, match=r"stranger\.gguf"):
-        load_model(ModelChoice(str(path), engine=engine))
+        load_model(ModelChoice(str(path)))
 
 
 # What a folder says

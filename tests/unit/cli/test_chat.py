@@ -20,18 +20,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
 from tandem.commands.chat_client import ChatClient, base_url
 from tandem.commands.conversation import Conversation
 from tandem.core.errors import InvalidArgument, TandemError
-from tandem.demo import demo_folder
-from tandem.net.endpoint import of_grpc, parse_endpoint
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import ModelPair
 from tests.unit.cli.screen import obey_terminal
 from tests.unit.cli.scripted_pair import scripted_pair
-from tools.write_gguf import write_gguf
 
 TIMEOUT_S = 60.0
 
@@ -77,40 +73,6 @@ def test_without_an_endpoint_it_answers_by_itself(
     (running,) = answers("hello\n", *arguments, "--endpoint", url)
     assert own["text"] == running["text"]
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
-
-
-def test_the_model_may_be_named_without_a_flag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a file is opened by other programs."""
-    loaded: list[str] = []
-
-    def load(draft: ModelChoice, target: ModelChoice) -> ModelPair:
-        loaded.append(target.source)
-        return scripted_pair()
-
-    monkeypatch.setattr("tandem.commands.chat.load_pair", load)
-    file = write_gguf(demo_folder("demo-draft"), tmp_path / "made.gguf", kind="Q8_0")
-    ended = chat("hello\n", str(file), "--json", "--max-tokens", "8", "--preset", "dssd")
-    assert ended.exit_code == 0, ended.stderr
-    assert loaded == [str(file)]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("a.gguf", "--target", "b.gguf"), "model: is the same as --target"),
-        (("a.gguf", "--endpoint", "127.0.0.1:1"), "--target: the suite at --endpoint has its own"),
-        (("--draft", "a.gguf", "--endpoint", "127.0.0.1:1"), "--draft: the suite at --endpoint"),
-        (("--demo", "--endpoint", "127.0.0.1:1"), "--demo: the suite at --endpoint has its own"),
-        (("no-such.gguf",), "no-such.gguf"),
-    ],
-)
-def test_two_models_are_one_too_many(flags: tuple[str, ...], words: str) -> None:
-    ended = chat("hello\n", *flags)
-    assert ended.exit_code in (1, 2)
-    (line,) = ended.stderr.splitlines()
-    assert words in line
 
 
 def test_a_pipe_gets_text_and_nothing_else(url: str) -> None:
@@ -200,34 +162,6 @@ def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
     assert "accepted draft\x1b[0m " in terminal.seen
 
 
-def test_lines_that_are_pasted_are_one_message(url: str) -> None:
-    terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "4", "--system", "be brief")
-    try:
-        terminal.wait_for("> ")
-        terminal.type("\x1b[200~first\rsecond\x1b[201~")
-        terminal.type("\n")
-        terminal.wait_for("cut off at 4 tokens")
-        terminal.wait_for("> ")
-        terminal.type('"""third\n')
-        terminal.wait_for("... ")
-        terminal.type('fourth"""\n')
-        terminal.wait_for("cut off at 4 tokens")
-        terminal.wait_for("> ")
-        terminal.type("/save kept.json\n")
-        terminal.wait_for("saved kept.json")
-        terminal.wait_for("> ")
-        terminal.type("/bogus\n")
-        terminal.wait_for("/bogus: unknown command; known: /help, /new, /retry,")
-        terminal.wait_for("> ")
-        terminal.type("/exit\n")
-        assert terminal.process.wait(TIMEOUT_S) == 0
-        kept = json.loads((terminal.folder / "kept.json").read_text("utf-8"))
-    finally:
-        terminal.close()
-    asked = [each["content"] for each in kept["messages"] if each["role"] != "assistant"]
-    assert asked == ["be brief", "first\nsecond", "third\nfourth"]
-
-
 def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:
     terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "480", "--preset", "ar")
     try:
@@ -244,43 +178,6 @@ def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:
         terminal.close()
 
 
-def test_what_is_typed_during_an_answer_is_hidden_and_waits_for_the_next_turn(url: str) -> None:
-    terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "480", "--preset", "ar")
-    try:
-        terminal.wait_for("> ")
-        terminal.type("hello\n")
-        terminal.wait_for("<")
-        terminal.type("/save kept")
-        terminal.type(".json\x03")
-        terminal.wait_for("(stopped)")
-        assert "kept" not in terminal.seen
-        terminal.wait_for("> ")
-        terminal.wait_for("/save kept.json")
-        terminal.type("\n")
-        terminal.wait_for("saved kept.json")
-        terminal.wait_for("> ")
-        terminal.type("/new\n")  # the stopped answer may leave no room for another
-        terminal.wait_for("> ")
-        terminal.type("again\n")
-        terminal.wait_for("<")
-        terminal.type("/exit\n")
-        assert terminal.process.wait(TIMEOUT_S) == 0
-    finally:
-        terminal.close()
-
-
-@pytest.mark.parametrize(
-    ("given", "url"),
-    [
-        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
-        ("http://localhost:8000/v1/", "http://localhost:8000"),
-        ("https://edge.example.com/v1", "https://edge.example.com"),
-    ],
-)
-def test_endpoints_may_be_written_in_several_ways(given: str, url: str) -> None:
-    assert base_url(given, insecure=False) == url
-
-
 def test_one_address_serves_the_commands_of_both_ports(url: str, pair: ModelPair) -> None:
     for endpoint in (url, url.removeprefix("http://")):
         ended = CliRunner().invoke(
@@ -290,13 +187,6 @@ def test_one_address_serves_the_commands_of_both_ports(url: str, pair: ModelPair
         checked = CliRunner().invoke(main, ["doctor", "--json", "--endpoint", endpoint])
         checks = {check["name"]: check for check in json.loads(checked.stdout)["checks"]}
         assert checks["endpoint"]["ok"]
-
-
-def test_a_chat_at_the_port_of_grpc_names_the_other(url: str) -> None:
-    grpc = str(of_grpc(parse_endpoint(url)))
-    ended = chat("hello\n", "--endpoint", grpc)
-    assert ended.exit_code == 1
-    assert "if that port is one of gRPC, give that of HTTP, by default 8000" in ended.stderr
 
 
 def test_nothing_leaves_the_machine_without_tls_unasked() -> None:

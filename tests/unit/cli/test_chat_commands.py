@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tandem.commands.chat_client import ChatClient, ModelCard
-from tandem.commands.chat_commands import COMMANDS, ChatCommands, read_message
-from tandem.commands.conversation import Conversation, chat_sampling
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.commands.chat_client import ChatClient
+from tandem.commands.chat_commands import ChatCommands, read_message
+from tandem.commands.conversation import Conversation
+from tandem.core.errors import InvalidArgument
 from tandem.suite.background import BackgroundSuite
 from tests.unit.cli.scripted_pair import scripted_pair
 
@@ -46,24 +45,6 @@ def commands(conversation: Conversation, said: list[str]) -> ChatCommands:
 def ask(conversation: Conversation, words: str) -> str:
     (*_, reply) = conversation.say(words)
     return reply.text
-
-
-def test_help_names_every_command(commands: ChatCommands, said: list[str]) -> None:
-    assert commands.obey("/help") == commands.obey("/?") == "/help"
-    assert [line.split()[0] for line in said[: len(COMMANDS)]] == list(COMMANDS)
-
-
-@pytest.mark.parametrize("leaving", ["/exit", "/bye", "/quit"])
-def test_there_are_several_words_for_leaving(commands: ChatCommands, leaving: str) -> None:
-    assert commands.obey(leaving) == "/exit"
-
-
-def test_an_unknown_command_names_the_known_ones(commands: ChatCommands) -> None:
-    with pytest.raises(InvalidArgument, match="unknown command; known: /help, /new") as refused:
-        commands.obey("/bogus")
-    assert refused.value.field == "/bogus"
-    with pytest.raises(InvalidArgument, match="did you mean /save"):
-        commands.obey("/sav x")
 
 
 def test_a_system_message_is_set_shown_and_removed(
@@ -133,22 +114,6 @@ def test_a_retry_takes_the_place_of_the_last_answer(conversation: Conversation) 
     assert conversation.messages[-2]["content"] == "again"
 
 
-def test_a_failed_retry_leaves_the_first_answer(
-    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask(conversation, "hello")
-    before = conversation.messages
-
-    def fail(*_: Any, **__: Any) -> Iterator[Any]:
-        raise TandemError("gone")
-        yield
-
-    monkeypatch.setattr(ChatClient, "answer", fail)
-    with pytest.raises(TandemError, match="gone"):
-        list(conversation.retry())
-    assert conversation.messages == before
-
-
 def test_a_conversation_is_saved_and_no_other_file_is_overwritten(
     conversation: Conversation, commands: ChatCommands, tmp_path: Path, said: list[str]
 ) -> None:
@@ -189,27 +154,3 @@ def test_a_message_may_have_several_lines(typed: list[str], message: str) -> Non
 
     assert read_message(read_line, "> ", "... ") == message
     assert prompts == ["> ", *["... "] * (len(typed) - 1)]
-
-
-OPEN = dict.fromkeys(("temperature", "top_p", "top_k", "repetition_penalty"))
-
-
-@pytest.mark.parametrize(
-    ("given", "of_model", "asked"),
-    [
-        ({}, {}, {"temperature": 0.7}),
-        ({"temperature": 0.0}, {}, {"temperature": 0.0}),
-        # The server adds what the model has.
-        ({"top_k": 5}, {"temperature": 0.6}, {"top_k": 5}),
-        (
-            {"generation_config": "none"},
-            {"temperature": 0.6},
-            {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0},
-        ),
-    ],
-)
-def test_a_chat_leaves_to_the_model_what_the_model_has(
-    given: dict[str, Any], of_model: dict[str, float], asked: dict[str, Any]
-) -> None:
-    options = {**OPEN, "generation_config": "auto", **given}
-    assert chat_sampling(options, ModelCard("m", of_model)) == asked

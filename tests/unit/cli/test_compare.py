@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from tandem.cli import main
 from tandem.commands import compare as compare_module
 from tandem.commands.ask_suite import ask
-from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tests.unit.cli.scripted_pair import scripted_pair
@@ -66,28 +65,6 @@ def test_json_has_all_answers_and_the_verdict(asked: list[GenerationRequest]) ->
     assert found["same_text"] is True
     assert found["speedup"]["lowest"] <= found["speedup"]["middle"] <= found["speedup"]["highest"]
     assert found["verdict"]
-
-
-def test_a_model_without_a_chat_template_continues_the_text(
-    asked: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refusing(*given: Any, **more: Any) -> Generated:
-        asked.append(given[1])
-        if not isinstance(given[1].prompt, str):
-            raise InvalidArgument("messages", "this model has no chat template; send a prompt")
-        return await ask(*given, **more)
-
-    monkeypatch.setattr(compare_module, "ask", refusing)
-    ended = compare("hello", "--turns", "2", "--max-tokens", "24")
-    assert ended.exit_code == 0, ended.output
-    assert "no chat template" in ended.stderr
-    assert [request.prompt for request in asked[1:]] == ["hello"] * 6
-
-
-def test_without_a_question_it_names_only_what_it_has() -> None:
-    ended = compare()
-    assert ended.exit_code == 2
-    assert "prompt: give TEXT, or pipe a text" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.model_description import load_tokenizer
-from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
-from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.generation.client import AggregatorClient, Generated
@@ -29,8 +27,7 @@ from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.local_processes import tokenizer_flag
-from tandem.suite.models import CannotLoad, ModelPair, choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.long_runs import LONG, with_long_cases
 from tests.unit.backends.tiny_folders import (
@@ -231,44 +228,6 @@ async def test_a_drafter_alone_is_told_the_target_s_tokenizer(
     described = (drafter._engine.vocabulary_hash, drafter._engine.vocabulary_size)
     assert described == (target.vocabulary_hash, target.vocabulary_size)
     await drafter.close()
-
-
-def test_a_tokenizer_that_is_not_there_is_named(sentencepiece: Path, tmp_path: Path) -> None:
-    settings = DrafterSettings(
-        model=str(sentencepiece), target_tokenizer=str(tmp_path), insecure=True
-    )
-    with pytest.raises(InvalidArgument, match=r"has no config\.json") as refused:
-        build(settings, Metrics(new_registry(), "device"))
-    assert refused.value.field == "target_tokenizer"
-
-
-def test_a_pair_without_shared_tokens_is_refused_with_advice(
-    byte_level: Path, tmp_path: Path
-) -> None:
-    """The draft's tokens are the Cyrillic alphabet."""
-    draft = write_model(tmp_path, "llama", size=300)
-    write_tokenizer(draft)
-    written = json.loads((draft / "tokenizer.json").read_text())
-    vocabulary = {
-        token if token.startswith("<") else f"ж{number}": number
-        for token, number in written["model"]["vocab"].items()
-    }
-    written["model"] |= {"vocab": vocabulary, "merges": []}
-    written["decoder"] = {"type": "ByteFallback"}
-    (draft / "tokenizer.json").write_text(json.dumps(written))
-    choices = [choose_model(str(folder)) for folder in (draft, byte_level)]
-    with pytest.raises(CannotLoad, match=r"share only .* use a draft model whose tokenizer"):
-        load_pair(*choices)
-
-
-def test_a_suite_of_processes_tells_its_drafter(byte_level: Path, tmp_path: Path) -> None:
-    def flag(draft: str, target: ModelChoice) -> object:
-        return tokenizer_flag(ModelChoice(draft), target).get("target-tokenizer")
-
-    assert flag("elsewhere", ModelChoice(str(byte_level))) == byte_level
-    assert flag("elsewhere", ModelChoice("name/of-hub", "0" * 40)) == "name/of-hub@" + "0" * 40
-    assert flag(str(byte_level), ModelChoice(str(byte_level))) is None
-    assert flag("elsewhere", ModelChoice(str(tmp_path))) is None
 
 
 async def test_a_completion_goes_on_with_the_text_of_its_prompt(sentencepiece: Path) -> None:

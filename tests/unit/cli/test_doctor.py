@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tandem.commands import check_installation
-from tandem.commands import doctor as doctor_module
-from tandem.commands.check_installation import installation_checks
-from tandem.commands.check_models import misfits
 from tandem.commands.check_suite import describe_suite, judge_suite
-from tandem.commands.checks import DAMAGED, Check, check
 from tandem.commands.profile_models import profile_checks
-from tandem.core.errors import TandemError
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 from tandem.two_sided.profiling.decode_fits import read_fits
 from tandem.two_sided.protocol.mixture import Side
-from tandem_api.common.v1 import generation_pb2 as pb
 from tests.unit.cli.scripted_pair import scripted_pair
 
 REPOSITORY = Path(__file__).parents[3]
@@ -41,7 +33,7 @@ def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.Monkey
     assert ended.exit_code == 0, ended.stdout
     assert outcome["ok"]
     checks = {found["name"]: found["found"] for found in outcome["checks"]}
-    wanted = {"python", "torch", "grpc", "protobuf freshness", "port", "early exits"}
+    wanted = {"python", "torch", "grpc", "protobuf code", "port", "early exits"}
     assert wanted | {"one vocabulary", "draft back end", "target back end"} <= checks.keys()
     assert "draft context" not in checks, "both read as much"
     assert checks["target back end"].startswith("trees yes, forks yes, cancellation yes, exits ")
@@ -70,42 +62,6 @@ def test_nobody_at_the_endpoint() -> None:
     assert "tandem up" in last["todo"]
 
 
-def test_fix_hints_are_commands_where_one_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken() -> str:
-        raise TandemError("tandem_api is empty")
-
-    monkeypatch.setattr(check_installation, "_generated", broken)
-    ended = doctor("--fix-hints", "--endpoint", "127.0.0.1:1", "--index", str(tmp_path))
-    _, _, hints = ended.stdout.partition("\n\n")
-    first, *commands, last = hints.splitlines()
-    assert first == "# To mend this:"
-    assert commands == ["make proto  # protobuf code", f"# index {tmp_path}: {DAMAGED}"]
-    assert last == "tandem up  # endpoint"
-
-
-def test_an_extra_of_which_others_bring_a_part_is_not_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """FastAPI brings OpenTelemetry's API, which records nothing."""
-
-    def without_sdk(name: str) -> object:
-        return None if name == "opentelemetry.sdk" else find_spec(name)
-
-    monkeypatch.setattr(check_installation, "find_spec", without_sdk)
-    (extras,) = [found for found in installation_checks() if found.name == "extras"]
-    there, _, absent = extras.found.partition("not installed: ")
-    assert "tracing" in absent
-    assert "tracing" not in there
-
-
-def test_nothing_to_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_module, "_all_checks", lambda options: [Check("it", True, "fine")])
-    ended = doctor("--fix-hints")
-    assert (ended.exit_code, ended.stdout) == (0, "ok   it: fine\n\n# Nothing to mend.\n")
-
-
 async def test_two_ends_that_fit() -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
         checks = judge_suite(suite.target, await describe_suite(suite.target))
@@ -119,62 +75,6 @@ async def test_two_ends_with_different_vocabularies() -> None:
     assert not last.ok
     assert "the vocabularies differ" in last.found
     assert "scripted has 32 logits, scripted has 64" in last.found
-
-
-def test_an_edge_that_cannot_reach_its_cloud() -> None:
-    described = pb.DescribeResponse(cloud_error="10.0.0.1:50051: UNAVAILABLE")
-    last = judge_suite("here:1", described)[-1]
-    assert (last.name, last.ok, last.found) == ("cloud", False, "10.0.0.1:50051: UNAVAILABLE")
-
-
-def test_models_with_another_end_of_text_still_fit() -> None:
-    pair = scripted_pair()
-    assert misfits(pair.draft, pair.target) == []
-
-
-@pytest.fixture
-def changed_protos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the .proto files, in the place of the repository's."""
-    shutil.copytree(REPOSITORY / "protos", tmp_path / "protos")
-    monkeypatch.setattr(check_installation, "checkout", lambda: tmp_path)
-    return tmp_path / "protos" / "tandem_api"
-
-
-def freshness() -> Check:
-    (found,) = [found for found in installation_checks() if found.name == "protobuf freshness"]
-    return found
-
-
-def test_stale_protobuf_code_is_noticed(changed_protos: Path) -> None:
-    assert freshness().ok
-    path = changed_protos / "verifier" / "v1" / "verifier.proto"
-    path.write_text(path.read_text() + "\nmessage Added { uint32 number = 1; }\n")
-    assert not freshness().ok
-    assert "verifier.proto has changed" in freshness().found
-    assert "make proto" in freshness().todo
-
-
-def test_a_proto_without_code_is_noticed(changed_protos: Path) -> None:
-    (changed_protos / "added").mkdir()
-    (changed_protos / "added" / "added.proto").write_text(
-        'syntax = "proto3";\npackage tandem_api.added;\nmessage Added {}\n'
-    )
-    assert not freshness().ok
-
-
-def test_without_protos_there_is_nothing_to_compare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_installation, "checkout", lambda: None)
-    assert freshness().ok
-
-
-def test_a_check_is_one_line() -> None:
-    def fail() -> str:
-        raise ValueError("two\nlines")
-
-    assert check("it", fail, "mend it").line() == "bad  it: two lines; mend it"
-    assert check("it", lambda: "fine", "mend it").line() == "ok   it: fine"
 
 
 def test_early_exits_that_do_not_fit_are_bad(tmp_path: Path) -> None:

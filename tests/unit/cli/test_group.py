@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tandem import __version__
 from tandem.cli import COMMANDS, main
-from tandem.commands.group import CommandGroup, InstalledCommand, LazyCommand
+from tandem.commands.group import CommandGroup, InstalledCommand
 from tandem.core.errors import InvalidArgument, TandemError
 from tests.programs import REPOSITORY
 
@@ -57,10 +57,6 @@ def test_help_imports_nothing_heavy(imported: dict[str, set[str]]) -> None:
     assert not imported["--help"] & set(HEAVY)
 
 
-def test_planning_needs_no_model(imported: dict[str, set[str]]) -> None:
-    assert not imported["plan"] & {"torch", "transformers"}
-
-
 @pytest.mark.parametrize("command", ["generate", "up", "link", "doctor"])
 def test_a_command_imports_torch_only_when_it_needs_a_model(
     command: str, imported: dict[str, set[str]]
@@ -69,18 +65,6 @@ def test_a_command_imports_torch_only_when_it_needs_a_model(
     assert "grpc" in imported["doctor"], "they did run"
     if command == "generate":  # which may call a running suite
         assert not [name for name in imported[command] if name.startswith("tandem.services")]
-
-
-@pytest.mark.parametrize("command", ["generate", "up", "serve", "link", "plan", "doctor"])
-def test_every_command_explains_itself(command: str) -> None:
-    shown = CliRunner().invoke(main, [command, "--help"])
-    assert shown.exit_code == 0
-    assert len(shown.stdout.splitlines()) > 5
-    assert command in CliRunner().invoke(main, ["--help"]).stdout
-
-
-def test_version() -> None:
-    assert CliRunner().invoke(main, ["--version"]).stdout == f"{__version__}\n"
 
 
 def failing(error: Exception) -> CommandGroup:
@@ -129,11 +113,6 @@ def test_a_failure_is_one_line_and_a_code(error: Exception, exit_code: int, word
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
-def test_debug_shows_the_trace() -> None:
-    ended = CliRunner().invoke(failing(KeyError("key")), ["--debug", "act"])
-    assert isinstance(ended.exception, KeyError)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -169,11 +148,6 @@ main()
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
 
 
-def test_the_command_is_what_catches_it() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    assert project["project"]["scripts"]["tandem"] == "tandem.__main__:main"
-
-
 @pytest.mark.parametrize(("argument", "exit_code"), [("--version", 0), ("--no-such", 2)])
 def test_a_command_that_is_done_waits_for_no_library(argument: str, exit_code: int) -> None:
     """Native code of gRPC's has waited for its threads at the interpreter's end, for ever. What was
@@ -196,12 +170,6 @@ main()
     assert (ended.stderr == "") == (exit_code == 0)
 
 
-def test_without_a_command_it_shows_its_help_and_fails() -> None:
-    ended = CliRunner().invoke(main, [])
-    assert ended.exit_code == 2
-    assert "Commands:" in ended.stderr
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("generate", "--help")])
 def test_help_on_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
@@ -214,25 +182,6 @@ def test_help_on_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
 def test_a_reader_that_left_ends_it_quietly() -> None:
     ended = CliRunner().invoke(failing(BrokenPipeError(32, "gone")), ["act"])
     assert (ended.exit_code, ended.stderr) == (1, "")
-
-
-def test_commands_can_be_added_in_both_ways() -> None:
-    @click.group(
-        cls=CommandGroup,
-        commands_on_demand={"presets": LazyCommand("tandem.commands.presets", "presets", "Lists.")},
-    )
-    def group() -> None:
-        pass
-
-    @group.command()
-    def more() -> None:
-        """Does more."""
-
-    shown = CliRunner().invoke(group, ["--help"]).stdout
-    assert "Lists." in shown
-    assert "Does more." in shown
-    assert CliRunner().invoke(group, ["presets"]).exit_code == 0
-    assert CliRunner().invoke(group, ["more"]).exit_code == 0
 
 
 def with_a_command_elsewhere(name: str) -> CommandGroup:
@@ -268,24 +217,6 @@ def test_a_command_that_nothing_brings_is_listed_and_says_what_to_install() -> N
     assert group.get_command(asking, "absent") is None
 
 
-def test_metadata_without_the_code_bring_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "moved", "moved_away.commands", monkeypatch)
-    ended = CliRunner().invoke(with_a_command_elsewhere("moved"), ["moved"])
-    assert (ended.exit_code, ended.stderr) == (1, "error: 'tandem moved' is not\n")
-
-
-def test_what_a_brought_command_misses_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "lacking", "lacking_command", monkeypatch)
-    (tmp_path / "lacking_command.py").write_text("import nowhere_to_be_found\n")
-    ended = CliRunner().invoke(with_a_command_elsewhere("lacking"), ["lacking"])
-    assert ended.exit_code == 1
-    assert "nowhere_to_be_found is not installed" in ended.stderr
-
-
 def test_the_laboratory_brings_the_commands_that_are_listed_as_its_own() -> None:
     project = tomllib.loads((REPOSITORY / "lab" / "pyproject.toml").read_text())["project"]
     brought = project["entry-points"]["tandem.commands"]
@@ -293,13 +224,6 @@ def test_the_laboratory_brings_the_commands_that_are_listed_as_its_own() -> None
     assert brought.keys() == elsewhere
     for name in elsewhere:
         assert COMMANDS[name].load().name == name
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_a_script_that_asks_for_completions(shell: str) -> None:
-    ended = CliRunner().invoke(main, ["completion", shell], prog_name="tandem")
-    assert (ended.exit_code, ended.stderr) == (0, "")
-    assert f"_TANDEM_COMPLETE={shell}_complete" in ended.stdout
 
 
 @pytest.mark.parametrize(

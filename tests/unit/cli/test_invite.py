@@ -9,7 +9,6 @@ import pytest
 
 from tandem.commands.invite import with_invitation
 from tandem.commands.keys import revoke
-from tandem.core.errors import TandemError
 from tandem.net.access import server_access
 from tandem.net.invitation import parse_invitation, sha256_of
 from tandem.net.scopes import Scope
@@ -23,30 +22,6 @@ OPEN = ["--host", "0.0.0.0"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "tandem" / "verifier"
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        [],
-        ["--host", "localhost"],
-        [*OPEN, "--insecure"],
-        [*OPEN, "--tls-certificate", "cloud.crt"],
-        [*OPEN, "--tls-ca", "ca.crt"],
-        [*OPEN, "--keys-file", "cloud.keys"],
-        [*OPEN, "--port", "0"],
-        [*OPEN, "--client-certificates", "true"],
-        [*OPEN, "--client-certificates=true"],
-        [*OPEN, "--client-certificates"],
-        [*OPEN, "--no-such-flag"],
-    ],
-)
-def test_nobody_is_invited_by_who_serves_this_machine_or_was_given_files(
-    flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert with_invitation(flags) == flags
-    assert capsys.readouterr() == ("", "")
-    assert not folder.exists()
 
 
 def test_certificates_that_were_demanded_of_callers_stay_demanded(
@@ -92,18 +67,6 @@ def test_the_line_names_certificate_and_key_of_the_service_and_stays_the_same(
     assert (folder / "join").read_text().strip() == line
 
 
-def test_on_a_terminal_the_whole_line_is_printed(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with_invitation(OPEN)
-    line = (folder / "join").read_text().strip()
-    told = capsys.readouterr().err.splitlines()
-    assert "'tandem join'" in told[0]
-    assert told[1] == line, "by itself, to be copied"
-    assert not line.startswith("0.0.0.0"), "an address that others can call"
-
-
 def test_a_line_whose_key_was_revoked_is_not_printed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,11 +77,3 @@ def test_a_line_whose_key_was_revoked_is_not_printed(
     told = capsys.readouterr().err
     assert "nobody is invited" in told
     assert "tandem join" not in told
-
-
-@pytest.mark.parametrize("name", ["verifier.crt", "joined.key"])
-def test_a_file_that_was_spoilt_is_named(name: str, folder: Path) -> None:
-    with_invitation(OPEN)
-    (folder / name).write_text("é")
-    with pytest.raises(TandemError, match=str(folder)):
-        with_invitation(OPEN)

@@ -26,12 +26,6 @@ def test_a_line_comes_by_standard_input_or_as_an_argument(arguments: list[str], 
     assert CALLED in ended.stderr
 
 
-def test_a_file_may_have_the_line(tmp_path: Path) -> None:
-    file = tmp_path / "join"
-    file.write_text(f"{LINE}\n")
-    assert CALLED in CliRunner().invoke(main, ["join", str(file)]).stderr
-
-
 def test_on_a_terminal_the_line_is_asked_for_and_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

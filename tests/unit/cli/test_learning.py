@@ -40,17 +40,6 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_versions_are_shown_with_their_acceptance(root: Path) -> None:
-    folder = learned(root, Tenant(""))
-    shown = json.loads(run("show", "--folder", str(root), "--json"))
-    (tenant,) = shown["tenants"]
-    assert (tenant["tenant"], tenant["used"], tenant["text_bytes"]) == (folder.name, 2, 5)
-    assert [each["acceptance_after"] for each in tenant["versions"]] == [0.5, 0.51]
-    lines = run("show", "--folder", str(root)).splitlines()
-    assert len(lines) == 3
-    assert "version 2 (in use): acceptance 0.400 without, 0.400 before, 0.510 after" in lines[2]
-
-
 def test_rolling_back_ends_with_the_draft_as_it_was_installed(root: Path) -> None:
     folder = learned(root, Tenant(""))
     assert json.loads(run("rollback", "--folder", str(root), "--json"))["used"] == 1
@@ -72,17 +61,3 @@ def test_a_reset_deletes_texts_and_adapters_of_all_or_of_one(root: Path) -> None
         [mine.name, yours.name]
     )
     assert [path.name for path in mine.iterdir()] == ["learning.json"]
-
-
-def test_of_several_tenants_one_must_be_named(root: Path) -> None:
-    for name in ("me", "you"):
-        learned(root, Tenant(name))
-    with pytest.raises(Exception, match=r"--tenant: is needed: there are 2 tenants|tenant: is"):
-        run("rollback", "--folder", str(root))
-    with pytest.raises(Exception, match="'nobody' is not in"):
-        run("reset", "--folder", str(root), "--tenant", "nobody")
-
-
-def test_where_nothing_was_learned_there_is_nothing_to_show(root: Path) -> None:
-    assert "nothing has been learned" in run("show", "--folder", str(root))
-    assert json.loads(run("reset", "--folder", str(root), "--json")) == {"reset": []}

@@ -22,7 +22,6 @@ from tandem.suite.models import ModelPair
 from tests.unit.cli.scripted_pair import scripted_pair
 
 OF_MODEL = {"temperature": 0.4, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.5}
-NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
 FLAGS = ("--temperature", "0.4", "--top-p", "0.9", "--top-k", "20", "--repetition-penalty", "1.5")
 
 
@@ -65,59 +64,12 @@ def test_what_a_flag_sets_stays() -> None:
     assert found["sampling"] == {**OF_MODEL, "temperature": 1.0, "top_k": 0}
 
 
-def test_the_model_s_settings_can_be_left_out() -> None:
-    found = answer("--raw", "hello", "--generation-config", "none")
-    assert found["sampling"] == NEUTRAL
-    assert found["text"] != answer("--raw", "hello")["text"]
-
-
-def test_verbose_says_what_is_the_model_s() -> None:
-    words = ["generate", "--raw", "hello", "--max-tokens", "4", "--top-k", "3", "--verbose"]
-    ended = CliRunner().invoke(main, words, prog_name="tandem")
-    assert ended.stderr.splitlines()[-1] == (
-        "sampling: temperature 0.4, top_p 0.9, top_k 3, repetition_penalty 1.5"
-        " (from the model: temperature, top_p, repetition_penalty)"
-    )
-
-
 async def test_a_suite_that_does_not_answer_has_no_say() -> None:
     options = {**dict.fromkeys(OF_MODEL), "generation_config": "auto", "timeout": 60.0}
     request = GenerationRequest("hello")
     sampling = await open_sampling("127.0.0.1:1", request, options, None)
     assert sampling.settings == {}
     assert sampling.line(request).endswith("(the suite did not say what the model recommends)")
-
-
-@pytest.mark.parametrize("defaults", [DefaultSampling(top_p=0.9)])
-def test_a_chat_is_cooler_where_the_model_says_nothing() -> None:
-    assert answer("hello")["sampling"] == {
-        **NEUTRAL,
-        "temperature": 0.7,
-        "top_p": 0.9,
-    }
-    assert answer("--raw", "hello")["sampling"] == {**NEUTRAL, "top_p": 0.9}
-    assert answer("hello", "--generation-config", "none")["sampling"] == NEUTRAL
-
-
-@pytest.mark.parametrize(
-    ("flags", "sampling"),
-    [
-        ((), OF_MODEL),
-        (("--temperature", "0"), {**OF_MODEL, "temperature": 0.0}),
-        (("--generation-config", "none"), NEUTRAL),
-    ],
-)
-def test_a_chat_says_what_it_was_sampled_with(
-    flags: tuple[str, ...], sampling: dict[str, Any]
-) -> None:
-    words = ["chat", "--json", "--max-tokens", "8", "--seed", "3", *flags]
-    ended = CliRunner().invoke(main, words, input="hello\n", prog_name="tandem")
-    assert (ended.exit_code, ended.stderr) == (0, "")
-    found = json.loads(ended.stdout)
-    assert found["sampling"] == sampling
-    explicit = [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
-    again = CliRunner().invoke(main, [*words[:6], *explicit], input="hello\n", prog_name="tandem")
-    assert json.loads(again.stdout)["text"] == found["text"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,13 +10,9 @@ import pytest
 from tandem.commands.options import (
     ADDRESS,
     address_text,
-    emulates_link,
     link_shape,
-    link_trace,
 )
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import LinkSettings, LinkShape
-from tandem.netem.trace_shapes import shaped_trace
 
 
 @pytest.mark.parametrize(
@@ -50,26 +45,7 @@ def link_flags(**given: Any) -> dict[str, Any]:
         "delay_down_ms": None,
         "loss": 0.0,
         "loss_burst": 1.0,
-        "trace": None,
     } | given
-
-
-def test_a_link_is_given_in_milliseconds_and_megabits() -> None:
-    both = LinkSettings(0.015, 0.002, bytes_per_s=2.5e6)
-    assert link_shape(link_flags(rtt_ms=30, mbps=20, jitter_ms=2)) == LinkShape(both, both)
-    assert not emulates_link(link_flags())
-
-
-def test_flags_of_one_direction_replace_what_holds_for_both() -> None:
-    shape = link_shape(link_flags(rtt_ms=30, mbps=20, mbps_up=2, delay_down_ms=80))
-    assert (shape.up.bytes_per_s, shape.down.bytes_per_s) == (0.25e6, 2.5e6)
-    assert (shape.up.delay_s, shape.down.delay_s) == (0.015, 0.08)
-
-
-def test_losses_are_percent_and_resent_after_a_round_trip() -> None:
-    shape = link_shape(link_flags(rtt_ms=600, loss=2, loss_burst=3))
-    assert (shape.up.loss, shape.up.loss_burst, shape.up.resend_s) == (0.02, 3, 0.6)
-    assert link_shape(link_flags(rtt_ms=20, loss=2)).down.resend_s == 0.2
 
 
 @pytest.mark.parametrize(
@@ -89,17 +65,3 @@ def test_a_bad_link_is_refused_by_its_flag(given: dict[str, Any], field: str) ->
     with pytest.raises(InvalidArgument) as refused:
         link_shape(link_flags(**given))
     assert refused.value.field == field
-
-
-def test_a_trace_is_a_shape_or_a_file(tmp_path: Path) -> None:
-    lte = link_trace(link_flags(trace="lte"), seed=4)
-    assert lte == shaped_trace("lte", 4)
-    assert lte is not None
-    rows = [f"{row.time_s},{row.up_mbps},{row.down_mbps},{row.rtt_ms}\n" for row in lte.rows]
-    (tmp_path / "mine.csv").write_text("".join(["time_s,up_mbps,down_mbps,rtt_ms\n", *rows]))
-    assert link_trace(link_flags(trace=str(tmp_path / "mine.csv"))) == lte
-    assert emulates_link(link_flags(trace="lte"))
-    with pytest.raises(InvalidArgument, match=r"trace: unknown: 'lta'; did you mean 'lte'"):
-        link_trace(link_flags(trace="lta"))
-    with pytest.raises(InvalidArgument, match=r"trace: .*nowhere.csv cannot be read"):
-        link_trace(link_flags(trace="nowhere.csv"))

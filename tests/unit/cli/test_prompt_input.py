@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.commands.prompt_input import prompt_of
-from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import Prompt, Turn
+from tandem.core.prompt import Prompt
 
 OPTIONS = {"text": None, "prompt": None, "raw": True, "prompt_ids": None}
 
@@ -28,14 +27,6 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, descriptor: int) -> Iterator
         yield
 
 
-def test_a_text_is_a_question_unless_it_is_to_be_continued() -> None:
-    asked = OPTIONS | {"prompt": "what?"}
-    assert prompt_of(asked) == "what?"
-    assert prompt_of(asked | {"raw": False}) == (Turn("user", "what?"),)
-    assert prompt_of(asked | {"raw": False, "suffix": "end"}) == "what?"
-    assert prompt_of(OPTIONS | {"prompt_ids": "1,2", "raw": False}) == (1, 2)
-
-
 def test_a_pipe_and_a_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("from afar\n")
@@ -47,21 +38,3 @@ def test_a_pipe_and_a_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             assert prompt(text) == expected
         with standard_input(monkeypatch, os.open(path, os.O_RDONLY)):
             assert prompt(text) == expected
-
-
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = os.openpty()
-    with standard_input(monkeypatch, theirs):
-        assert prompt("what?") == "what?"
-        with pytest.raises(InvalidArgument, match="or pipe a text"):
-            prompt(None)
-        os.write(ours, b"typed\n\x04")
-        assert prompt("-") == "typed"
-    os.close(ours)
-
-
-def test_nothing_comes_from_the_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    with standard_input(monkeypatch, os.open(os.devnull, os.O_RDONLY)):
-        assert prompt("what?") == "what?"
-    monkeypatch.setattr(sys, "stdin", None)  # as of a process that was started without one
-    assert prompt("what?") == "what?"

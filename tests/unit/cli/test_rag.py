@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,13 @@ from click.testing import CliRunner, Result
 
 from tandem.cli import main
 from tandem.commands.ask_suite import answer_object, ask, figures
-from tandem.commands.rag_options import documents_of
-from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
-from tandem.netem.link_group import LinkGroup
-from tandem.netem.link_model import LinkSettings, shape_from
-from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.netem.link_model import shape_from
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.local_processes import LocalSuite
 from tandem.suite.suite_documents import SuiteDocuments
 from tests.unit.cli.scripted_pair import scripted_pair
-
-NOTHING = {
-    **{"rag": False, "device_documents": (), "cloud_documents": ()},
-    **{"index_folder": None, "embedding": None},
-}
 
 
 def generate(*arguments: str) -> Result:
@@ -74,16 +63,6 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
     assert far.ttft_s >= 0.1
 
 
-async def test_other_presets_have_no_figures_of_sides() -> None:
-    async with EmbeddedSuite(scripted_pair()) as suite:
-        request = GenerationRequest(
-            "a heron", params=GenerationParams(max_tokens=4, ignore_eos=True)
-        )
-        answer = answer_object(request, await ask(suite.target, request, 60.0))
-    assert "device" not in answer
-    json.dumps(answer)
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -103,64 +82,3 @@ def test_flags_that_do_not_fit_are_refused(flags: tuple[str, ...], words: str) -
     ended = generate(*flags)
     assert ended.exit_code != 0
     assert words in ended.stderr
-
-
-def test_up_lists_what_its_folders_hold_besides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is started, which is refused here: a suite is six processes."""
-
-    async def refused(suite: LocalSuite) -> None:
-        raise TandemError("nothing is started here")
-
-    monkeypatch.setattr(LocalSuite, "__aenter__", refused)
-    mine, public = tmp_path / "mine", tmp_path / "public"
-    for folder in (mine, public):
-        folder.mkdir()
-        (folder / "note.md").write_text("a heron")
-    (mine / "\x1bpicture.png").write_bytes(b"png")
-    (mine / ".hidden").write_text("x")
-    (public / "link.md").symlink_to(mine / "note.md")
-    documents = ("--device-documents", str(mine), "--cloud-documents", str(public))
-    ended = CliRunner().invoke(main, ["up", "--rag", *documents, "--port", "0"])
-    assert ended.exit_code == 1
-    *lines, error = ended.stderr.splitlines()
-    assert error == "error: nothing is started here"
-    assert all(line.startswith("passed over") for line in lines)
-    assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
-        *("files ending in .png are not read from folders", "is hidden", "is a link")
-    ]
-    assert "\x1b" not in ended.stderr
-    assert lines[1] == f"passed over {mine}/.hidden: is hidden"
-
-
-def test_documents_come_from_the_flags_or_from_the_demo(tmp_path: Path) -> None:
-    assert documents_of(NOTHING) is None
-    with pytest.raises(InvalidArgument, match="rag"):
-        documents_of(NOTHING | {"index_folder": tmp_path})
-    demo = documents_of(NOTHING | {"rag": True})
-    assert demo is not None
-    assert [path.name for path in (*demo.device, *demo.cloud)] == ["private", "public"]
-    assert demo.embedding == "auto"
-    own = documents_of(NOTHING | {"rag": True, "device_documents": (tmp_path,)})
-    assert own == SuiteDocuments((tmp_path,), ())
-
-
-async def test_links_in_a_group_are_changed_and_cut_together() -> None:
-    slow = LinkSettings(0.1)
-    address = ("127.0.0.1", 1)
-    async with (
-        TcpLinkEmulator(("127.0.0.1", 0), address, LinkSettings(), LinkSettings()) as one,
-        TcpLinkEmulator(("127.0.0.1", 0), address, LinkSettings(), LinkSettings()) as other,
-    ):
-        group = LinkGroup([one, other])
-        group.configure(slow, None)
-        group.cut()
-        for member in (one, other):
-            assert member.settings == (slow, LinkSettings())
-            assert member.stats().cut
-        assert group.settings == (slow, LinkSettings())
-        group.restore()
-        group.drop()
-        assert not other.stats().cut
-        assert group.stats().connections == 0

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.core.errors import InvalidArgument
 from tandem.index.chunking import PIECE, Chunking, chunk_spans, count_pieces
 
 WORDS = ["a", "tree", "reads", "incomprehensibilities" * 3, "x_y", "naïve", "日本語", "end."]
@@ -67,23 +66,3 @@ def test_a_script_without_spaces_is_cut_after_sentences_and_overlaps() -> None:
     spans = chunk_spans(endless, Chunking(20, 4), count_pieces)
     for place in range(len(endless) - 1):
         assert any(start <= place and place + 2 <= end for start, end in spans), "a pair is cut"
-
-
-def test_a_text_without_words_has_no_chunks_and_one_long_word_has_many() -> None:
-    assert chunk_spans(" \n\t ", Chunking(), count_pieces) == []
-    spans = chunk_spans("x" * 100_000, Chunking(64, 0), count_pieces)
-    assert max(end - start for start, end in spans) <= 64 * 16
-
-
-@pytest.mark.parametrize(
-    ("chunking", "field"),
-    [
-        (Chunking(15), "chunk_tokens"),
-        (Chunking(5000), "chunk_tokens"),
-        (Chunking(100, 51), "overlap_tokens"),
-    ],
-)
-def test_impossible_chunkings_are_refused_by_name(chunking: Chunking, field: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        chunking.validate()
-    assert caught.value.field == field

@@ -54,12 +54,6 @@ def test_equal_texts_are_stored_once_and_live_as_long_as_any_name(index: Documen
     assert index.stats().chunks == 0
 
 
-def test_a_zero_byte_keeps_title_and_text_apart(index: DocumentIndex) -> None:
-    index.add([Document("a", "heron\0nest", title="t")])
-    index.add([Document("b", "nest", title="t\0heron")])
-    assert index.texts() == {"a": "heron\0nest", "b": "nest"}
-
-
 def test_a_search_between_a_commit_and_its_ranking_finds_the_new_text(
     index: DocumentIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,14 +101,6 @@ def test_hits_say_where_the_chunk_is_and_how_it_was_found(index: DocumentIndex) 
     assert similarities == sorted(similarities, reverse=True)
     lexical = index.search("needle", 5, SearchMode.LEXICAL)
     assert [hit.chunk for hit in lexical] == [best.chunk]
-
-
-def test_an_empty_index_finds_nothing_and_empty_documents_are_kept(index: DocumentIndex) -> None:
-    assert index.search("anything", 5) == []
-    assert index.add([]) == []
-    assert index.add([Document("empty", "")]) == [ADDED]
-    assert index.search("anything", 5) == []
-    assert index.stats().documents == 1
 
 
 def test_bad_arguments_are_refused_by_name_and_change_nothing(tmp_path: Path) -> None:

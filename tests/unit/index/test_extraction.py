@@ -8,17 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract, format_of
+from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract
 from tandem.index.records import Document
 from tests.unit.index.read_documents import read, text_of
 from tests.unit.index.written_pdfs import pdf, placed_pdf
 
 HTML = b"""<html><head><title>The title</title><style>p {}</style><script>var secret</script></head>
 <body><h1>Head</h1><p>One <b>bold</b> word &amp; more.</p><ul><li>first<li>second</ul></body>"""
-
-
-def test_text_keeps_indentation_and_loses_what_trails() -> None:
-    assert text_of(b"\xef\xbb\xbfa  \r\n    b\n\n\n\nc\n", Format.TEXT) == "a\n    b\n\nc"
 
 
 def test_markdown_is_named_after_its_first_heading_unless_it_has_a_title() -> None:
@@ -48,25 +44,6 @@ def test_html_is_what_a_reader_sees() -> None:
     ],
 )
 def test_html_has_the_encoding_that_it_has_or_says(content: bytes, text: str) -> None:
-    assert text_of(content, Format.HTML) == text
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"a<b", "a"),
-        (b"<p>one<p>two<br>three", "one\n\ntwo\n\nthree"),
-        (b"x<noscript>a<p>b</noscript>y<template><p>t</p></template>z", "xyz"),
-        (b"x<style>a<p>b</style>y<script>if (a < b) '</p>'</script>z", "xyz"),
-        (b"<table><tr><td>1 <td>2<tr><th>3</table>", "1 2\n\n3"),
-        (b"<b>one</b> <i>two</i>\n three", "one two\n three"),
-        (b"<p>x<!-- hidden --><?php hidden ?>y", "xy"),
-        (b'<a title="hidden">shown</a>', "shown"),
-        (b"<title>a</title>b<svg><title>c</title></svg>", "bc"),
-        (b"<div>" * 900 + b"deep", "deep"),
-    ],
-)
-def test_html_that_is_odd_is_read_as_browsers_do(content: bytes, text: str) -> None:
     assert text_of(content, Format.HTML) == text
 
 
@@ -108,38 +85,6 @@ def column(lines: Sequence[str], left: int, top: int = 700) -> list[tuple[int, i
 def test_columns_of_a_pdf_are_read_one_after_the_other() -> None:
     content = placed_pdf([*column(LEFT, 50), *column(RIGHT, 320)])
     assert text_of(content, Format.PDF).splitlines() == [*LEFT, *RIGHT]
-
-
-LONG_LEFT = (
-    *("The heron stands in shallow", "water and waits for a fish", "that comes near enough, then"),
-    *("its neck goes forward faster", "than anybody can see. It eats", "frogs and mice as well."),
-    "In winter some stay behind.",
-)
-LONG_RIGHT = (
-    *("The wren hops about in the", "hedge and sings all winter,", "louder than its size would"),
-    *("let one think. Its nest is a", "ball of moss with an opening", "at the side, where the"),
-    "young ones look out.",
-)
-
-
-def line_by_line(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Columns whose lines follow each other in the file."""
-    columns = zip(column(left, 50), column(right, 320), strict=True)
-    return [text for line in columns for text in line]
-
-
-def test_columns_of_a_pdf_that_are_stored_line_by_line_are_read_one_after_the_other() -> None:
-    head, foot = (50, 740, "Birds of the pond"), (50, 400, "7")
-    content = placed_pdf([head, *line_by_line(LONG_LEFT, LONG_RIGHT), foot])
-    lines = [line for line in text_of(content, Format.PDF).splitlines() if line]
-    assert lines == ["Birds of the pond", *LONG_LEFT, *LONG_RIGHT, "7"]
-
-
-def test_a_table_of_two_columns_of_a_pdf_keeps_its_rows() -> None:
-    left = [f"Heron number {number} of the pond" for number in range(8)]
-    right = [f"Seen in the reeds on day {number}" for number in range(8)]
-    lines = text_of(placed_pdf(line_by_line(left, right)), Format.PDF).splitlines()
-    assert lines == [f"{one} {other}" for one, other in zip(left, right, strict=True)]
 
 
 def test_a_table_between_columns_of_a_pdf_keeps_its_rows() -> None:
@@ -194,11 +139,3 @@ def test_junk_is_refused_whatever_it_is_called(form: Format) -> None:
         assert "\n" not in refused.why
     large = read(b"x" * (MAX_DOCUMENT_BYTES + 1), form)
     assert isinstance(large, Refusal)
-
-
-def test_formats_go_by_suffix() -> None:
-    names = ("a/b.MD", "x.htm", "y.pdf", "z.ndjson", "n.txt", "o.docx", "p.py", "q.bin", "r")
-    assert [format_of(name) for name in names] == [
-        *(Format.MARKDOWN, Format.HTML, Format.PDF, Format.JSONL, Format.TEXT, Format.DOCX),
-        *(Format.TEXT, None, None),
-    ]

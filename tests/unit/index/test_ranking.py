@@ -15,7 +15,6 @@ from tandem.index.owners import OPERATORS
 from tandem.index.relevance import COSINE_WEIGHT, COVERAGE_WEIGHT, ORIGIN
 from tandem.index.searcher import ranked
 from tandem.index.store import Found
-from tandem.index.words import query_words, telling, words_of
 
 
 @pytest.fixture
@@ -44,11 +43,6 @@ def test_a_passage_that_answers_is_before_one_with_the_words_of_the_question() -
     assert [number for number, _ in ranked(found)] == [3, 1, 2, 4]
 
 
-def test_without_vectors_the_order_is_that_of_the_words() -> None:
-    assert ranked(Found([], {}, {7: 0.2, 5: 0.9})) == [(7, 1.0), (5, 0.5)]
-    assert ranked(Found([], {}, {})) == []
-
-
 def test_words_are_folded_and_identifiers_also_split(database: sqlite3.Connection) -> None:
     texts = ["Ärger ﬁndet STRASSE", "def __init__(self)", "getHTTP_x2 and more", "x2 getHTTP\0end"]
     lexical.add(database, enumerate(texts))
@@ -64,66 +58,6 @@ def test_words_are_folded_and_identifiers_also_split(database: sqlite3.Connectio
         (" ".join(f"w{n}" for n in range(2000)), []),
     ]:
         assert list(lexical.rank(database, query, 5)) == found, query
-
-
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("公司规定员工每年有十五天年假", "年假"),
-        ("公司规定员工每年有十五天年假", "天"),
-        ("会議は月曜日の午後に開かれます", "月曜日"),
-        ("プリンターのトナーを交換する", "トナー"),
-        ("휴가는 일 년에 열다섯 날이다", "휴가"),
-        ("พนักงานมีวันหยุดประจำปีสิบห้าวัน", "วันหยุด"),
-        ("ພະນັກງານມີວັນພັກ", "ວັນພັກ"),
-        ("ဝန်ထမ်းများ ခွင့်ရက်", "ခွင့်"),
-        ("वार्षिक छुट्टी पंद्रह दिन है", "छुट्टी"),
-        ("party on friday 🎉", "🎉"),
-        ("Python版本是三", "版本"),
-        ("\uff30\uff59\uff54\uff48\uff4f\uff4e\uff13", "python3"),  # of full width
-        ("Donau\u00addampf\u00adschiff", "donaudampfschiff"),  # soft hyphens
-    ],
-)
-def test_words_of_scripts_without_spaces_are_found(
-    database: sqlite3.Connection, text: str, query: str
-) -> None:
-    lexical.add(database, [(0, text), (1, "something else, 别的东西, 다른 것, สิ่งอื่น")])
-    assert next(iter(lexical.rank(database, query, 5))) == 0
-    lexical.remove(database, [(0, text)])
-    assert 0 not in lexical.rank(database, query, 5)
-
-
-def test_function_words_count_only_where_there_are_no_others() -> None:
-    assert query_words("What is the door code?") == ["door", "code"]
-    assert query_words("to be or not to be") == ["not"]
-    assert query_words("The Who") == ["the", "who"]
-    assert query_words("the the") == ["the"]
-    assert words_of("年假 a_b") == ["年", "假", "年假", "a", "b", "a_b"]
-    assert query_words("年假 年") == ["年假", "年"]
-
-
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ("was ist der Code für die Tür", ["code", "tur"]),
-        ("Code der Tür", ["code", "der", "tur"]),
-        ("what was the cold war about", ["cold", "war"]),
-        ("cold war", ["cold", "war"]),
-        ("How much is the rent?", ["rent"]),
-        ("密码是什么", ["密码", "码是"]),
-        ("什么", ["什么"]),
-        ("体检是什么时候?", ["体检", "检是"]),
-        ("押金多少", ["押金"]),
-        ("吗啡", ["吗啡"]),
-        ("有吗啡吗", ["有吗", "吗啡"]),
-        ("呢绒", ["呢绒"]),
-        ("何時に会議", ["何時", "時に", "に会", "会議"]),
-        ("予約はいつですか", ["予約", "約は"]),
-        ("Wi-Fiのパスワード", words_of("wi fi") + query_words("のパスワード")),
-    ],
-)
-def test_words_that_ask_are_left_out_in_four_languages(query: str, words: list[str]) -> None:
-    assert query_words(query) == words
 
 
 def bm25_by_definition(texts: dict[int, str], query: str) -> dict[int, float]:
@@ -183,33 +117,3 @@ def test_bm25_follows_every_change(database: sqlite3.Connection) -> None:
             assert list(lexical.rank(database, query, 1000)) == order
             assert list(lexical.rank(database, query, 3)) == order[:3]
     assert lexical.rank(database, "nowhere", 5) == {}
-
-
-def test_common_words_are_left_out_once_rarer_ones_match_enough(
-    database: sqlite3.Connection,
-) -> None:
-    lexical.add(database, [(n, f"all tenth{n % 10} word{n}") for n in range(1500)])
-    assert len(lexical.rank(database, "all", 2000)) == 1500, "all there is to go by"
-    assert [*lexical.rank(database, "all word7", 2000)] == [7]
-    assert len(lexical.rank(database, "all tenth3", 2000)) == 150
-    assert telling({"a": 2, "b": 2, "none": 0}, 3) == ["a", "b"]
-
-
-def test_coverage_is_the_share_of_the_words_by_rarity_whatever_else_a_collection_has() -> None:
-    shares = []
-    for others in (20, 400):
-        database = sqlite3.connect(":memory:", isolation_level=None)
-        for statement in lexical.TABLES:
-            database.execute(statement)
-        texts = ["alpha beta common", "alpha common", "common words", *["common"] * others]
-        lexical.add(database, enumerate(texts))
-        found = lexical.rank(database, "Alpha, beta common?", 3)
-        assert list(found)[:2] == [0, 1]
-        assert found[0] == pytest.approx(1)
-        assert lexical.rank(database, "alpha beta gamma", 2)[0] < 0.7
-        assert max(list(found.values())[2:]) < 0.05
-        rarity = [math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for n in (2, 1, len(texts))]
-        assert found[1] == pytest.approx((rarity[0] + rarity[2]) / sum(rarity))
-        shares.append(found[1])
-        database.close()
-    assert shares[0] == pytest.approx(shares[1], abs=0.03)

@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tandem.demo import demo_folder
 from tandem.index.document_index import DocumentIndex, open_index
 from tandem.index.records import Document, Hit
-from tandem.index.relevance import COVERAGE_ALONE, falling, relevance
+from tandem.index.relevance import falling, relevance
 
-SHARES = st.floats(0, 1)
 DOCUMENTS = 4
-
-
-@given(SHARES, SHARES, SHARES, SHARES)
-def test_it_rises_with_either_kind_of_evidence(
-    cosine: float, coverage: float, more: float, most: float
-) -> None:
-    least, middle, highest = (
-        relevance(*each)
-        for each in (
-            (cosine, coverage),
-            (max(cosine, more), coverage),
-            (max(cosine, more), max(coverage, most)),
-        )
-    )
-    assert least is not None
-    assert middle is not None
-    assert highest is not None
-    assert least <= middle <= highest
-
-
-def test_what_has_no_word_of_the_query_or_an_opposite_vector_has_nothing_of_that_kind() -> None:
-    assert relevance(0.4, None) == relevance(0.4, 0.0)
-    assert relevance(-0.1, 0.5) == relevance(0.0, 0.5)
-
-
-def test_without_an_embedding_words_alone_count() -> None:
-    assert relevance(None, 0.25) == 0.25 * COVERAGE_ALONE
-    assert relevance(None, None) is None
-
-
-def test_a_usual_answer_is_about_as_relevant_with_an_embedding_and_without() -> None:
-    """As the chunks of a text that is asked for by its title, in the mean."""
-    assert relevance(0.62, 0.77) == pytest.approx(relevance(None, 0.77), abs=0.5)
-
-
-@given(st.lists(st.floats(-10, 10), max_size=20))
-def test_no_value_is_larger_than_one_before_it_and_the_sum_stays(values: list[float]) -> None:
-    found = falling(values)
-    assert len(found) == len(values)
-    assert all(one >= other - 1e-9 for one, other in pairwise(found))
-    assert sum(found) == pytest.approx(sum(values), abs=1e-6)
-    assert falling(sorted(values, reverse=True)) == sorted(values, reverse=True)
 
 
 @pytest.mark.parametrize(

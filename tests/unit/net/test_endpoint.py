@@ -36,11 +36,6 @@ def test_what_is_no_address(text: str) -> None:
         parse_endpoint(text)
 
 
-def test_an_endpoint_reads_as_host_and_port() -> None:
-    assert str(parse_endpoint("http://127.0.0.1:8000")) == "127.0.0.1:8000"
-    assert str(parse_endpoint("[::1]:8000")) == "[::1]:8000"
-
-
 @contextmanager
 def _answering(body: bytes) -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
@@ -65,21 +60,3 @@ def _answering(body: bytes) -> Iterator[Endpoint]:
 def test_the_port_of_http_names_that_of_grpc() -> None:
     with _answering(b'{"status": "ok", "grpc_port": 50050}') as http:
         assert of_grpc(http) == Endpoint("127.0.0.1", 50050)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        *(b"", b"[]", b"{}", b'"x"', b"not json", b'{"grpc_port": "1"}', b'{"grpc_port": 0}'),
-        *(b'{"grpc_port": true}', b"[" * 4096),
-    ],
-)
-def test_any_other_answer_leaves_the_address_as_it_is(body: bytes) -> None:
-    with _answering(body) as http:
-        assert of_grpc(http) == Endpoint("127.0.0.1", http.port)
-
-
-def test_where_nothing_listens_the_address_stays() -> None:
-    with _answering(b"") as http:
-        pass
-    assert of_grpc(http) == Endpoint("127.0.0.1", http.port)

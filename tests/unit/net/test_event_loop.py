@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import signal
 import time
-from typing import Any
 
-import pytest
-
-from tandem.core.errors import TandemError
-from tandem.net.process import run_service, watch_event_loop
-from tandem.settings import ServiceSettings
+from tandem.net.process import watch_event_loop
 from tandem.telemetry.metrics import Metrics, new_registry
 
 
@@ -33,40 +26,3 @@ async def test_a_loop_that_was_held_up_is_seen() -> None:
         await asyncio.sleep(0.001)
     assert value("sum") - before > 0.15
     watching.cancel()
-
-
-def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> None:
-    """A pass over torch's modules takes a quarter of a second, and comes so seldom that memory
-    grows meanwhile."""
-    kept: list[int] = []
-
-    class Loaded:
-        full_name = "a.service"
-
-        def register(self, server: object) -> None:
-            assert gc.isenabled()
-            before = gc.get_stats()[2]["collections"]
-            for _ in range(300):  # calls that come and go, of which little stays
-                assert len([[number] for number in range(800)]) == 800
-            kept.extend((gc.get_freeze_count(), gc.get_stats()[2]["collections"] - before))
-            raise TandemError("that is all")
-
-    def build(settings: ServiceSettings, metrics: Metrics) -> Any:
-        assert not gc.isenabled(), "it would look through all that is being loaded, again and again"
-        return Loaded()
-
-    gc.unfreeze()
-    threshold = gc.get_threshold()
-    gc.set_threshold(700, 10, 10)  # as in a service; tests' collectors look less often
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit) as ended:
-            run_service(ServiceSettings, build, "cloud", ["--port", "0", "--insecure", "true"])
-    finally:
-        gc.set_threshold(*threshold)
-        gc.unfreeze()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert ended.value.code == 1
-    assert kept[0] > 10_000
-    assert kept[1] > 0

@@ -32,32 +32,6 @@ def test_calls_go_to_the_first_that_is_healthy() -> None:
     assert order.choose() == A
 
 
-def test_before_anything_is_known_the_first_one_is_tried() -> None:
-    order = Failover((A, B))
-    assert order.choose() == A
-    order.answered(B, serving=True)
-    assert order.choose() == B, "it is known to work"
-
-
-def test_a_lost_one_is_used_again_once_it_has_answered_twice() -> None:
-    order = healthy(A, B)
-    order.lost(A, 1.0)
-    assert not order.is_healthy(A)
-    assert order.choose() == B
-    for answers in range(SUCCESSES):
-        assert order.choose() == B, answers
-        order.answered(A, serving=True)
-    assert order.choose() == A
-
-
-def test_one_unanswered_check_of_a_healthy_one_is_no_loss() -> None:
-    order = healthy(A, B)
-    for failures in range(FAILURES):
-        assert order.choose() == A, failures
-        order.unanswered(A, 1.0)
-    assert order.choose() == B
-
-
 def test_where_none_is_healthy_the_one_that_failed_first_is_tried_next() -> None:
     order = healthy(A, B, C)
     for now, address in enumerate((B, C, A)):

@@ -92,13 +92,3 @@ def test_who_shows_another_certificate_is_refused_and_sent_nothing(tmp_path: Pat
         with pytest.raises(TandemError, match="shows another certificate than the line names"):
             fetch_certificate(line)
     assert between.sent == b""
-
-
-def test_where_nobody_serves_that_is_said() -> None:
-    with pytest.raises(TandemError, match=r"127\.0\.0\.1:1 cannot be reached over TLS: .*refused"):
-        fetch_certificate(Invitation(Endpoint("127.0.0.1", 1), HASH, EDGE_KEY))
-
-
-def test_a_name_that_is_none_is_said() -> None:
-    with pytest.raises(TandemError, match=r"a\.\.b:1 cannot be reached over TLS"):
-        fetch_certificate(Invitation(Endpoint("a..b", 1), HASH, EDGE_KEY))

@@ -38,19 +38,8 @@ def test_serving_is_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"127.0.0.1:{port} SERVING\n" * 2
 
 
-def test_draining_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    with server_that_is(Status.NOT_SERVING) as port:
-        assert main((), {PORT_VARIABLE: port}) == 1
-    assert capsys.readouterr().out == f"127.0.0.1:{port} NOT_SERVING\n"
-
-
 def test_nobody_there_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     assert main((address,), {}) == 1
     assert capsys.readouterr().out == f"{address} UNAVAILABLE\n"
-
-
-@pytest.mark.parametrize("arguments", [(), ("127.0.0.1:1", "127.0.0.1:2")])
-def test_it_must_be_told_where(arguments: tuple[str, ...]) -> None:
-    assert main(arguments, {}) == 2

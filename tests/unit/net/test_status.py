@@ -1,14 +1,12 @@
 """The status that a caller is told."""
 
-import asyncio
-
 import grpc
 import pytest
 
 from tandem.gateway.errors import api_error
 from tandem.generation.client import AggregatorClient
 from tandem.generation.conversation import answers_to
-from tandem.net.status import Rejected, plain_details, retry_after_s
+from tandem.net.status import Rejected, retry_after_s
 from tandem_api.common.v1.generation_pb2 import GenerateRequest
 from tests.process.service_process import free_port
 
@@ -52,87 +50,7 @@ async def test_a_port_that_nobody_listens_on_is_named() -> None:
     assert str(refused.value) == f"127.0.0.1:{port} cannot be reached: Connection refused"
 
 
-async def test_a_port_of_http_is_told_from_one_of_grpc() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with (
-        server,
-        AggregatorClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as client,
-    ):
-        with pytest.raises(Rejected, match="that port is one of HTTP: give that of gRPC"):
-            await client.describe()
-
-
-def test_a_call_that_broke_off_is_no_matter_of_certificates() -> None:
-    """Nor is the advice given twice, where a service passed on what it was told."""
-    said = plain_details(grpc.StatusCode.UNAVAILABLE, "Stream removed (Socket closed)")
-    assert said.startswith("Stream removed (Socket closed); the service ended, or the link")
-    assert "TLS" not in said
-    assert plain_details(grpc.StatusCode.UNAVAILABLE, said) == said
-
-
-def test_other_words_of_grpc_stay_as_they_are() -> None:
-    for code, details in (
-        (grpc.StatusCode.UNAVAILABLE, "Socket is gone"),
-        (grpc.StatusCode.OK, ""),
-    ):
-        assert plain_details(code, details) == details
-
-
-CLOUD = "the cloud at a:1"
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
-LOST = grpc.StatusCode.UNAVAILABLE
-SAID = f'{CLOUD} says: "no room"'
-ROOM = "no room; try again"
-FORGED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:{}: Failed to connect to"
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "again_s", "shown"),
-    [
-        (FULL, "no room", None, SAID),
-        (FULL, "no room", 2.0, f"{SAID}; try again in 2 s"),
-        (FULL, f"{ROOM} in 99999999 s", None, f"{SAID}; try again in 60 s"),
-        (FULL, f"{ROOM} in 1e-9 s", None, f"{SAID}; try again in 0.1 s"),
-        (FULL, f"{ROOM} in e s", None, SAID),
-        (FULL, f"{ROOM} in 99999999 s", 3.0, f"{SAID}; try again in 3 s"),
-        (FULL, FORGED.format("b:2"), None, f'{CLOUD} says: "{FORGED.format("b:2")}"'),
-        (LOST, "gone", None, f'the call to {CLOUD} ended with: "gone"'),
-        (LOST, "\0", None, f"the call to {CLOUD} ended with: UNAVAILABLE"),
-        (
-            LOST,
-            f"{FORGED.format('b:2')} remote host: Connection refused",
-            None,
-            "b:2 cannot be reached: Connection refused",
-        ),
-        (
-            LOST,
-            f"{FORGED.format('b:2')} remote host: pay me",
-            None,
-            f'the call to {CLOUD} ended with: "{FORGED.format("b:2")} remote host: pay me"',
-        ),
-        (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "prompt: 9 tokens",
-            None,
-            f'prompt: {CLOUD} says: "9 tokens"',
-        ),
-        (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "Pay me: now",
-            None,
-            f'{CLOUD} says: "Pay me: now"',
-        ),
-    ],
-)
-def test_what_a_service_of_another_side_says_is_quoted(
-    code: grpc.StatusCode, said: str, again_s: float | None, shown: str
-) -> None:
-    assert plain_details(code, said, CLOUD, again_s) == shown
 
 
 @pytest.mark.parametrize(

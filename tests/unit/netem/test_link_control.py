@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import json
 import signal
 import socket
@@ -12,9 +11,9 @@ import time
 
 import pytest
 
-from tandem.netem.link_control import MAX_CLIENTS, LinkControl, run_link
+from tandem.netem.link_control import MAX_CLIENTS, LinkControl
 from tandem.netem.link_model import LinkSettings
-from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
+from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tests.unit.netem.conftest import Run
 
 LOCALHOST = "127.0.0.1"
@@ -84,21 +83,6 @@ def test_set_keeps_what_is_left_out() -> None:
     assert emulator.settings[0] == LinkSettings(delay_s=0.05)
 
 
-def test_set_for_one_direction() -> None:
-    emulator = new_emulator()
-    ask(emulator, op="set", mbps_up=2)
-    assert [side.bytes_per_s for side in emulator.settings] == [0.25e6, 1e6]
-    ask(emulator, op="set", mbps=8, mbps_down=None)
-    assert [side.bytes_per_s for side in emulator.settings] == [1e6, None]
-    ask(emulator, op="set", mbps=8)
-    ask(emulator, op="set", rtt_s=0.04, up={"delay_s": 0.5}, down={"jitter_trace": [0, 0.1]})
-    up, down = emulator.settings
-    assert up == LinkSettings(delay_s=0.5, jitter_s=0.001, bytes_per_s=1e6)
-    assert down == LinkSettings(delay_s=0.02, jitter_trace=(0.0, 0.1), bytes_per_s=1e6)
-    ask(emulator, op="set", down={"jitter_s": 0.003, "bytes_per_s": None})
-    assert emulator.settings == (up, LinkSettings(delay_s=0.02, jitter_s=0.003))
-
-
 @pytest.mark.parametrize(
     ("line", "named"),
     [
@@ -114,11 +98,8 @@ def test_set_for_one_direction() -> None:
         (b'{"op": "set", "mbps": "20"}', "mbps"),
         (b'{"op": "set", "mbps": 1' + b"0" * 400 + b"}", "mbps"),
         (b'{"op": "set", "jitter_s": null}', "jitter_s"),
-        (b'{"op": "set", "up": 3}', "up"),
-        (b'{"op": "set", "up": {"mbps": 3}}', "mbps"),
-        (b'{"op": "set", "up": {"jitter_trace": 3}}', "jitter_trace"),
-        (b'{"op": "set", "up": {"jitter_trace": []}}', "jitter_trace"),
-        (b'{"op": "set", "rtt_s": 0.5, "down": {"delay_s": -1}}', "delay_s"),
+        (b'{"op": "set", "up": {"delay_s": 3}}', "up"),
+        (b'{"op": "set", "rtt_s": 0.5, "mbps_down": -1}', "mbps_down"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -127,14 +108,6 @@ def test_a_bad_request_is_named_and_changes_nothing(line: bytes, named: str) -> 
     answer = json.loads(said_to(emulator, line))
     assert answer["ok"] is False
     assert str(answer["error"]).startswith(f"{named}: ")
-    assert emulator.settings == (START, START)
-    assert not emulator.stats().cut
-
-
-@pytest.mark.parametrize("line", [b"", b"{", b"\xff\xfe\n", b"[" * 60_000, b"[]"])
-def test_what_is_no_object_ends_its_connection_and_changes_nothing(line: bytes) -> None:
-    emulator = new_emulator()
-    assert said_to(emulator, line) == b""
     assert emulator.settings == (START, START)
     assert not emulator.stats().cut
 
@@ -219,37 +192,6 @@ def test_clients_are_bounded_and_those_that_are_served_stay(run: Run) -> None:
                 writer.write(b'{"op": "stats"}\n')
                 assert json.loads(await reader.readline())["ok"] is True
                 writer.close()
-
-    run(test())
-
-
-def test_a_control_port_in_use_is_named(run: Run) -> None:
-    async def test() -> None:
-        with socket.create_server((LOCALHOST, 0)) as taken:
-            port = taken.getsockname()[1]
-            why = rf"port {port} is in use: .* {LOCALHOST}:{port} \(control\)"
-            with pytest.raises(OSError, match=why) as caught:
-                await run_link((LOCALHOST, 0), (LOCALHOST, 1), control_port=port)
-            assert caught.value.errno == errno.EADDRINUSE
-
-    run(test())
-
-
-def test_run_link_tells_where_it_listens_and_ends_when_cancelled(run: Run) -> None:
-    async def test() -> None:
-        ready: asyncio.Queue[tuple[Address, Address | None]] = asyncio.Queue()
-        link = asyncio.ensure_future(
-            run_link(
-                (LOCALHOST, 0), (LOCALHOST, 1), on_ready=lambda *where: ready.put_nowait(where)
-            )
-        )
-        (_, port), control = await ready.get()
-        assert control is None
-        link.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await link
-        with socket.create_server((LOCALHOST, port)):
-            pass
 
     run(test())
 

@@ -11,11 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import main
-from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.suite.draft_candidates import draft_candidates
-from tandem.suite.known_models import FAMILIES, known_drafts, known_model
-from tandem.suite.local_models import LocalModel, NoSuchModel, model_at
+from tandem.suite.local_models import LocalModel, model_at
 from tools.write_gguf import write_gguf
 
 TARGET = demo_folder("demo-target")
@@ -54,27 +52,6 @@ def test_the_same_tokenizer_fits_and_comes_first(tmp_path: Path) -> None:
     assert found[0].shared == 1
     assert found[1].size_ratio == 0.1
     assert found[2].why_not
-
-
-def test_a_draft_of_the_target_s_size_comes_too_late() -> None:
-    (found,) = draft_candidates(local(TARGET, 150), [local(DRAFT, 100)])
-    assert not found.fits
-    assert found.why_not == "larger than 50% of the target, so its drafts come too late"
-
-
-def test_a_shorter_context_is_told(tmp_path: Path) -> None:
-    short = draft_copy(tmp_path / "short", max_position_embeddings=128)
-    (found,) = draft_candidates(local(TARGET, 1000), [local(short, 100)])
-    assert found.fits
-    assert found.note == (
-        "reads 128 tokens at once, the target 1024: of longer texts it reads the end"
-    )
-
-
-def test_padding_of_a_vocabulary_is_no_difference(tmp_path: Path) -> None:
-    padded = draft_copy(tmp_path / "padded", vocab_size=4096 + 128)
-    (found,) = draft_candidates(local(TARGET, 1000), [local(padded, 100)])
-    assert (found.fits, found.shared) == (True, 1.0)
 
 
 def test_another_tokenizer_is_told_with_its_share_or_why_not(tmp_path: Path) -> None:
@@ -125,33 +102,6 @@ def test_gguf_files_in_the_target_s_folder_are_compared_by_their_bytes(
     assert [line.split()[0] for line in ended.stdout.splitlines()] == [str(large), str(small)]
 
 
-def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    bare = without_tokenizer(tmp_path / "bare")
-    with pytest.raises(InvalidArgument):
-        draft_candidates(local(bare, 1000), [local(DRAFT, 5)])
-    with pytest.raises(NoSuchModel, match="with its weights"):
-        model_at(tmp_path)
-
-
-def test_the_command_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    for folder in (TARGET, DRAFT):
-        shutil.copytree(folder, tmp_path / "models" / folder.name)
-    ended = CliRunner().invoke(main, ["pair", "demo-target"])
-    assert ended.exit_code == 0
-    assert ended.stdout.splitlines()[0].startswith("can draft  demo-draft, 0.11 times the size")
-    assert ended.stdout.endswith("\ntandem up --target demo-target --draft demo-draft\n")
-    ended = CliRunner().invoke(main, ["pair", "demo-draft", "--json"])
-    assert [json.loads(line)["can_draft"] for line in ended.stdout.splitlines()] == [False]
-    ended = CliRunner().invoke(main, ["pair", "demo-draft"])
-    assert "drafts are looked up in the text:\ntandem up --target demo-draft\n" in ended.stdout
-    ended = CliRunner().invoke(main, ["pair", "no-such-model"])
-    assert ended.exit_code == 1
-    assert ended.stderr.startswith("error: no-such-model: no such folder, file or model")
-
-
 def pair_lines(*arguments: str) -> list[str]:
     ended = CliRunner().invoke(main, ["pair", *arguments])
     assert ended.exit_code == 0, ended.stderr
@@ -164,60 +114,10 @@ def test_a_known_target_that_is_not_here_has_known_drafts(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     lines = pair_lines("meta-llama/Llama-3.1-8B-Instruct")
-    assert lines[0].startswith(
-        "meta-llama/Llama-3.1-8B-Instruct (16.1 GB in bfloat16, gated) is not on this machine;"
-        " 'tandem pull meta-llama/Llama-3.1-8B-Instruct' brings it"
-    )
-    small, larger = lines[2:4]
-    assert small.startswith("not here   meta-llama/Llama-3.2-1B-Instruct, 0.15 times the size, 2.5")
-    assert "gated: 72% of drafts accepted (published: one prompt" in small
-    assert larger.endswith(": 'tandem pull meta-llama/Llama-3.2-3B-Instruct' would bring it")
-    assert "tandem pull meta-llama/Llama-3.2-1B-Instruct" in lines
-    (drafts,) = [json.loads(line) for line in pair_lines("qwen2.5-1.5b", "--json")]
-    assert drafts["name"] == "Qwen/Qwen2.5-0.5B-Instruct"
-    assert drafts["acceptance"]["basis"] == "expected"
-    assert "No draft model is known for" in "\n".join(pair_lines("mistral-7b-instruct-v0.3"))
-
-
-def test_a_draft_that_is_here_comes_before_those_to_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    place = tmp_path / "models" / "Qwen2.5-0.5B-Instruct"
-    shutil.copytree(DRAFT, place)
-    lines = pair_lines("Qwen/Qwen2.5-7B-Instruct")
-    assert lines[2].startswith("can draft  Qwen2.5-0.5B-Instruct, 0.064 times the size")
-    assert [line for line in lines if "Qwen2.5-0.5B" in line and "not here" in line] == []
-    assert lines[-1] == "tandem up --target Qwen/Qwen2.5-7B-Instruct --draft Qwen2.5-0.5B-Instruct"
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
-        ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct"),
-        ("bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q4_K_M", "Llama-3.2-1B"),
-        ("llama3.2:1b", "Llama-3.2-1B"),
-        ("gemma3:270m", "google/gemma-3-270m-it"),
-        ("real/smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"),
-        ("smollm2:latest", ""),
-        ("gpt2", ""),
-    ],
-)
-def test_names_of_hub_files_and_ollama_mean_known_models(name: str, meant: str) -> None:
-    known = known_model(name)
-    assert (known is not None and meant in known.name) if meant else known is None
-
-
-def test_the_table_is_in_order_and_says_where_its_figures_come_from() -> None:
-    names = [model.name for family in FAMILIES for model in family.models]
-    assert len(set(names)) == len(names)
-    for family in FAMILIES:
-        sizes = [model.parameters for model in family.models]
-        assert sizes == sorted(sizes)
-        for target in family.models:
-            for draft, acceptance in known_drafts(target):
-                assert draft.parameters <= target.parameters / 2
-                assert acceptance.basis in ("measured here", "published", "expected")
-                assert 0 < acceptance.low <= acceptance.high <= 1
+    small = "meta-llama/Llama-3.2-1B-Instruct"
+    assert lines[0].endswith("'tandem pull meta-llama/Llama-3.1-8B-Instruct' brings it")
+    assert lines[2] == f"not here   {small}: 'tandem pull {small}' brings it"
+    assert f"tandem pull {small}" in lines
+    (draft,) = [json.loads(line) for line in pair_lines("qwen2.5-1.5b", "--json")]
+    assert draft["name"] == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert "No model here can draft for" in "\n".join(pair_lines("gemma3:270m"))

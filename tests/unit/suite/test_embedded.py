@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from tandem.commands.ask_suite import ask
-from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import shape_from
@@ -65,12 +64,6 @@ async def test_a_link_lies_between_drafter_and_verifier() -> None:
     assert linked.ttft_s >= 0.04
 
 
-async def test_two_vocabularies_are_refused_with_words() -> None:
-    async with EmbeddedSuite(scripted_pair(draft_vocabulary=32)) as suite:
-        with pytest.raises(TandemError, match="vocabular"):
-            await ask(suite.target, REQUEST, TIMEOUT_S)
-
-
 async def test_a_view_that_fails_cancels_the_request_everywhere() -> None:
     def leave(result: Generated) -> None:
         if result.token_ids:
@@ -82,22 +75,3 @@ async def test_a_view_that_fails_cancels_the_request_everywhere() -> None:
         with pytest.raises(BrokenPipeError):
             await ask(suite.target, request, TIMEOUT_S, leave)
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
-
-
-async def test_a_deadline_says_which_flag_to_raise() -> None:
-    slow = shape_from(1.0)
-    async with EmbeddedSuite(scripted_pair(), link=slow) as suite:
-        with pytest.raises(TandemError, match=r"within 0.2 s; raise --timeout"):
-            await ask(suite.target, REQUEST, 0.2)
-
-
-async def test_what_only_the_model_can_judge_names_the_field() -> None:
-    async with EmbeddedSuite(scripted_pair()) as suite:
-        with pytest.raises(InvalidArgument) as refused:
-            await ask(suite.target, GenerationRequest((5, 64)), TIMEOUT_S)
-    assert refused.value.field == "prompt"
-
-
-async def test_nobody_at_the_endpoint_says_how_to_check() -> None:
-    with pytest.raises(TandemError, match=r"tandem doctor --endpoint 127\.0\.0\.1:1"):
-        await ask("127.0.0.1:1", REQUEST, TIMEOUT_S)

@@ -16,7 +16,6 @@ from tandem.backends.model_source import find_source
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
-from tandem.suite import hub_models
 from tandem.suite.local_models import find_model, local_models
 from tandem.suite.models import CannotLoad, choose_model
 from tests.unit.suite.hub_server import COMMIT, FakeHub, Repository, serving
@@ -94,25 +93,6 @@ def test_the_commit_that_was_pulled_outlasts_what_others_download(
     assert find_model("org/small", local_models()).source == snapshot(tmp_path)
 
 
-def test_pulling_again_downloads_nothing(hub: FakeHub) -> None:
-    pull("org/small")
-    hub.asked.clear()
-    assert pull("org/small").exit_code == 0
-    assert hub.asked == ["/api/models/org/small/revision/main"]
-
-
-def test_a_revision_and_json(hub: FakeHub, tmp_path: Path) -> None:
-    ended = pull(f"org/small@{COMMIT}", "--json")
-    size = len(WEIGHTS) + len(CONFIG) + 2
-    assert json.loads(ended.stdout) == {
-        "name": "org/small",
-        "commit": COMMIT,
-        "source": str(snapshot(tmp_path)),
-        "size_bytes": size,
-    }
-    assert "has no branch, tag or commit 'v9'" in refusal("org/small@v9")
-
-
 def test_a_broken_download_is_one_error_and_the_next_one_takes_what_is_missing(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,15 +130,6 @@ def test_without_a_network_it_ends_at_once(hub: FakeHub, monkeypatch: pytest.Mon
     assert time.monotonic() - began_s < 5
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE" in refusal("org/small")
-
-
-def test_a_hub_that_does_not_answer_is_not_waited_for(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setattr(hub_models, "ANSWER_S", 0.2)
-        assert "cannot be reached" in refusal("org/small")
 
 
 def test_a_model_that_is_not_here_names_the_pull(hub: FakeHub) -> None:
@@ -240,37 +211,6 @@ def test_a_pulled_model_answers_without_the_hub(hub: FakeHub) -> None:
     assert hub.asked == []
 
 
-def test_shards_of_a_large_model_are_taken_together(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    names = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
-    index = json.dumps({"weight_map": {"a": names[0], "b": names[1]}}).encode()
-    shards = {name: name.encode() * 100 for name in names}
-    other = {"consolidated.safetensors": b"the same weights again"}
-    files = {"config.json": CONFIG, "model.safetensors.index.json": index, **shards, **other}
-    hub.repositories["org/large"] = Repository(files)
-    hub.down.add(names[1])
-    refusal("org/large")
-    assert local_models() == []
-    hub.down.clear()
-    assert pull("org/large").exit_code == 0
-    found = {path.name for path in snapshot(tmp_path, "org/large").iterdir()}
-    assert found == {"config.json", "model.safetensors.index.json", *names}
-    assert [model.name for model in local_models()] == ["org/large"]
-
-
-def test_what_is_no_name_is_refused(hub: FakeHub) -> None:
-    for name in ("../etc/passwd", "org/small@", "a/b/c", ""):
-        assert "is not NAME, NAME:QUANTISATION or NAME@REVISION" in refusal(name)
-    assert hub.asked == []
-
-
-def test_an_endpoint_that_is_no_hub_is_named(hub: FakeHub) -> None:
-    hub.repositories["org/small"] = Repository(SMALL.files, commit="main")
-    assert "does not answer as a Hugging Face hub does" in refusal("org/small")
-
-
 def test_a_hub_that_answers_with_another_model_is_refused(hub: FakeHub, tmp_path: Path) -> None:
     """The name in its answer would be the one by which the files are used afterwards."""
     pull("org/small")
@@ -283,27 +223,3 @@ def test_a_hub_that_answers_with_another_model_is_refused(hub: FakeHub, tmp_path
     assert [model.name for model in local_models()] == ["org/small"]
     pulled = snapshot(tmp_path).parents[1]
     assert (pulled / "refs" / hub_cache.PULLED_REF).read_text() == COMMIT
-
-
-def test_a_hub_that_answers_with_another_commit_is_refused(hub: FakeHub) -> None:
-    wanted, described = "b" * 40, hub.described("org/small")
-    hub.repositories["org/small"] = Repository(SMALL.files, commit=wanted)
-    hub.says = json.dumps(described).encode()
-    words = f"org/small: {hub.url} has commit {COMMIT}, not {wanted}"
-    assert words in refusal(f"org/small@{wanted}")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "[" * 200_000,
-        '{"siblings": ' + "[" * 200_000,
-        f'{{"id": "org/small", "sha": "{COMMIT}", "siblings": [{{"rfilename": "config.json",'
-        f' "size": Infinity, "blobId": "{COMMIT}"}}]}}',
-        "null",
-        "no JSON",
-    ],
-)
-def test_what_no_hub_answers_is_one_error(hub: FakeHub, answer: str) -> None:
-    hub.says = answer.encode()
-    assert f"{hub.url} does not answer as a Hugging Face hub does" in refusal("org/small")

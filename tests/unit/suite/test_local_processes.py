@@ -26,11 +26,6 @@ def test_a_child_gets_its_own_settings_and_not_the_others(monkeypatch: pytest.Mo
     assert verifier["TANDEM_MISSPELT"] == "1"
 
 
-def test_a_child_computes_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert child_environment("drafter")["OMP_NUM_THREADS"] == "1"
-
-
 async def test_tasks_end_with_their_block() -> None:
     forever = asyncio.create_task(asyncio.Event().wait())
     async with cancelled_after([forever]):

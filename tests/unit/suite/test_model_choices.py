@@ -4,31 +4,22 @@ end of a GGUF file. Each decision is said in one line."""
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from click.testing import CliRunner, Result
 
 import tandem
-from tandem.backends import gguf_engines
-from tandem.backends.factory import engine_of, load_model
 from tandem.backends.llamacpp import library
 from tandem.backends.model_source import HEAD_TOKENS, ModelChoice
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
-from tandem.services.drafter.__main__ import build as build_drafter
-from tandem.services.drafter.config import DrafterSettings
 from tandem.suite.models import CannotLoad, choose_pair, notes_on, with_documents
-from tandem.telemetry.metrics import Metrics, new_registry
-from tests.services.decoding_peer import DOCUMENTS, aggregator_peer, opening
-from tests.services.scripted_suite import started
 from tools.write_gguf import write_gguf
 
 LOOKED_UP = "no draft model: drafts are looked up in the text"
@@ -65,10 +56,9 @@ def generate(*arguments: str) -> Result:
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     """Make packages look as if they were not installed."""
-    for module in (gguf_engines, library):
-        monkeypatch.setattr(
-            module, "find_spec", lambda name: None if name in missing else find_spec(name)
-        )
+    monkeypatch.setattr(
+        library, "find_spec", lambda name: None if name in missing else find_spec(name)
+    )
 
 
 def test_a_target_alone_has_its_drafts_looked_up(mine: Path) -> None:
@@ -85,28 +75,6 @@ def test_the_target_alone_is_to_be_batch_invariant_and_refused_where_it_cannot()
     ended = generate("--batch-invariant")
     assert ended.exit_code == 2
     assert "--batch-invariant: the engine 'torch' is not batch-invariant" in ended.stderr
-
-
-def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
-    for given in (
-        flags(),
-        flags(target=str(demo_folder("demo-target"))),
-        flags(target=str(mine), draft=str(demo_folder("demo-draft"))),
-    ):
-        draft, target = choose_pair(given)
-        assert draft.source.endswith("demo-draft")
-        assert notes_on(draft, target) == []
-        assert target.note == ""
-    assert choose_pair(flags(demo=True)) == choose_pair(flags())
-    assert choose_pair(flags(demo=True))[1].note.startswith("demo: a toy of 8 million")
-    for named in ({"draft": str(mine)}, {"target": str(mine)}):
-        with pytest.raises(InvalidArgument, match="leave out --target and --draft"):
-            choose_pair(flags(demo=True, **named))
-
-
-def test_a_target_whose_vocabulary_is_nobody_s_needs_a_draft() -> None:
-    with pytest.raises(InvalidArgument, match="is needed for a target of the engine 'bigram'"):
-        choose_pair(flags(target="1", engine_target="bigram"))
 
 
 def test_a_draft_that_was_trained_for_a_target_and_lies_beside_it_is_taken(mine: Path) -> None:
@@ -167,22 +135,6 @@ def test_a_suite_with_documents_has_it_and_one_without_has_not(
     assert [draft.engine for draft in started] == ["lookup", "auto"] * 3
 
 
-async def test_a_drafter_of_such_a_model_refuses_documents_alone(mine: Path) -> None:
-    (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
-    settings = DrafterSettings(insecure=True, model=str(mine), verifier="127.0.0.1:1")
-    running = await started(build_drafter(settings, Metrics(new_registry(), "device")))
-    try:
-        async with aggregator_peer(running) as peer:
-            await peer.open(opening(documents=()))
-        async with aggregator_peer(running) as peer:
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await peer.open(opening(documents=DOCUMENTS))
-        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert "mine can only draft, and not answer from documents" in str(refused.value.details())
-    finally:
-        await running.drain(0.0)
-
-
 def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
     ended = generate("--target", str(mine), "--preset", "coupled")
     assert ended.exit_code == 0, ended.stderr
@@ -193,74 +145,10 @@ def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
     assert looked_up["drafted"] > 0
 
 
-def test_a_model_without_a_chat_template_continues_what_it_cannot_be_asked(mine: Path) -> None:
-    (mine / "chat_template.jinja").unlink()
-    words = ["generate", TEXT, "--max-tokens", "24", "--seed", "1", "--json", "--target", str(mine)]
-    ended = CliRunner().invoke(main, [*words, "--temperature", "1"])
-    assert ended.exit_code == 0, ended.stderr
-    assert "this model has no chat template: it continues the text\n" in ended.stderr
-    continued = generate("--target", str(mine), "--temperature", "1")
-    assert json.loads(ended.stdout)["text"] == json.loads(continued.stdout)["text"]
-    assert "template" not in continued.stderr
-
-
-def test_doctor_says_so(mine: Path) -> None:
-    ended = CliRunner().invoke(main, ["doctor", "--target", str(mine)])
-    assert f"ok   models: {LOOKED_UP}" in ended.stdout
-    assert "ok   draft model: lookup" in ended.stdout
-
-
-def test_python_logs_it(mine: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.WARNING),
-        tandem.embedded(target=mine, exits="none") as suite,
-    ):
-        answer = suite.generate(TEXT, max_tokens=4, seed=1)
-    assert len(answer.token_ids) == 4
-    assert [record for record in caplog.records if record.getMessage().startswith(LOOKED_UP)]
-
-
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gguf")
     return write_gguf(demo_folder("demo-draft"), folder / "demo.gguf", kind="Q8_0")
-
-
-def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(monkeypatch, "xllamacpp")
-    ended = generate("--target", str(gguf), "--preset", "coupled")
-    assert ended.exit_code == 0, ended.stderr
-    says = "target: demo.gguf is a GGUF file: PyTorch computes it, as llama.cpp is not installed"
-    assert says in ended.stderr.splitlines()
-    assert json.loads(ended.stdout)["tokens"] == 24
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_llama_cpp_is_taken_where_it_is_there(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
-    """As a package, or as another build that the environment names."""
-    if named:
-        without(monkeypatch, "xllamacpp")
-        monkeypatch.setenv(library.LIBRARY_VARIABLE, "libllama.so")
-    choice = ModelChoice("m.gguf")
-    assert engine_of(choice) == "llamacpp"
-    assert notes_on(ModelChoice("x"), choice) == [
-        "target: m.gguf is a GGUF file: llama.cpp computes it"
-    ]
-    asked = ModelChoice("m.gguf", engine="torch")
-    assert engine_of(asked) == "torch"
-    assert notes_on(ModelChoice("x"), asked) == []
-
-
-def test_with_neither_the_error_says_how_to_install_llama_cpp(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(monkeypatch, "xllamacpp", "gguf")
-    library.library.cache_clear()
-    with pytest.raises(InvalidArgument, match="xllamacpp is not installed") as refused:
-        load_model(ModelChoice(str(gguf)))
-    assert "pip install 'tandem-edge[llamacpp]'" in refused.value.why
 
 
 @pytest.fixture
@@ -285,9 +173,3 @@ def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path)
     assert answers["coupled"]["token_ids"] == answers["ar"]["token_ids"]
     assert answers["coupled"]["drafted"] > 0
     assert (answers["coupled"]["draft_context"], answers["ar"]["draft_context"]) == (128, 0)
-
-
-def test_doctor_says_that_a_draft_reads_the_end(short: Path) -> None:
-    ended = CliRunner().invoke(main, ["doctor", "--draft", str(short)])
-    says = "ok   draft context: the draft model reads 128 tokens at once and the target 1024"
-    assert says in ended.stdout  # of the demo pair it says nothing: test_doctor.py

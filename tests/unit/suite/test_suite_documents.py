@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import TandemError
 from tandem.suite.suite_documents import (
     Filled,
     SuiteDocuments,
     demo_documents,
     document_flags,
     fill,
-    kept_kv_flags,
 )
 from tests.services.two_sided_suite import retriever
 
@@ -70,11 +69,6 @@ async def test_where_nothing_can_be_read_no_suite_starts(tmp_path: Path) -> None
             await fill(documents, addresses)
 
 
-def test_what_does_not_exist_is_said_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="nowhere"):
-        SuiteDocuments((tmp_path / "nowhere",), ()).check()
-
-
 def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path) -> None:
     names = ("verifier", "cloud-aggregator", "device-retriever", "cloud-retriever", "drafter")
     ports = dict(zip(names, count(1), strict=False))
@@ -87,10 +81,3 @@ def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path
     assert decoders == ["127.0.0.1:5", "127.0.0.1:1"]
     forgotten = document_flags(demo_documents(), ports, tmp_path / "gone")
     assert forgotten["device-retriever"]["folder"] == tmp_path / "gone" / "device"
-
-
-def test_keys_and_values_are_kept_where_the_indexes_are(tmp_path: Path) -> None:
-    assert kept_kv_flags(demo_documents()) == {}
-    flags = kept_kv_flags(demo_documents(tmp_path, "lexical"))
-    folders = {name: own["document-kv-folder"] for name, own in flags.items()}
-    assert folders == {"drafter": tmp_path / "device-kv", "verifier": tmp_path / "cloud-kv"}

@@ -58,31 +58,6 @@ def test_a_web_page_that_made_its_own_name_point_here_reads_nothing() -> None:
             assert ask(server.port, Host=host)[0] == 200, host
 
 
-def test_beyond_loopback_scrapers_may_call_it_by_any_name() -> None:
-    with serve_metrics(new_registry(), "0.0.0.0", 0) as server:
-        assert ask(server.port, Host="drafter:9100")[0] == 200
-        assert ask(server.port, Host="drafter:9100", Origin="http://evil.example")[0] == 403
-
-
-def test_closing_frees_the_port_and_ends_the_thread() -> None:
-    before = threading.active_count()
-    server = serve_metrics(CollectorRegistry(), "127.0.0.1", 0)
-    scrape(server.port)
-    server.close()
-    server.close()
-    assert wait_for(lambda: threading.active_count() <= before)
-    with serve_metrics(CollectorRegistry(), "127.0.0.1", server.port) as again:
-        assert again.port == server.port
-
-
-def test_a_taken_port_is_an_error() -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        with pytest.raises(OSError, match="in use"):
-            serve_metrics(CollectorRegistry(), "127.0.0.1", holder.getsockname()[1])
-
-
 def test_silent_callers_take_few_threads_and_shut_no_scraper_out() -> None:
     before = threading.active_count()
     with serve_metrics(CollectorRegistry(), "127.0.0.1", 0) as server:

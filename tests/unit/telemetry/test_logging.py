@@ -121,24 +121,6 @@ def test_private_fields_are_replaced_by_their_size(
     assert [entry[field] for entry in entries(stream)] == [shown, shown]
 
 
-def test_private_fields_are_shown_when_debugging(log: EventLogger, stream: io.StringIO) -> None:
-    log.debug("seen", prompt="my secret")
-    assert entries(stream)[0]["prompt"] == "my secret"
-
-
-def test_below_the_level_nothing_is_written(log: EventLogger, stream: io.StringIO) -> None:
-    configure_logging("info", stream)
-    log.debug("seen", prompt="my secret")
-    assert stream.getvalue() == ""
-
-
-def test_a_field_cannot_replace_what_the_line_says(log: EventLogger, stream: io.StringIO) -> None:
-    log.info("opened", level="forged", event="forged")
-    (entry,) = entries(stream)
-    assert (entry["level"], entry["event"]) == ("info", "opened")
-    assert (entry["level_"], entry["event_"]) == ("forged", "forged")
-
-
 def test_a_failure_carries_its_trace_on_the_same_line(
     log: EventLogger, stream: io.StringIO
 ) -> None:
@@ -156,45 +138,6 @@ def test_records_of_libraries_are_written_too(stream: io.StringIO) -> None:
         logging.getLogger("grpc").warning("%d streams\nleft", 2)
     (entry,) = entries(stream)
     assert (entry["logger"], entry["event"], entry["session"]) == ("grpc", "2 streams\nleft", "a")
-
-
-def test_configuring_again_does_not_write_twice(log: EventLogger, stream: io.StringIO) -> None:
-    configure_logging("info", stream)
-    configure_logging("info", stream)
-    log.info("once")
-    assert len(entries(stream)) == 1
-
-
-def test_an_unknown_level_is_refused(stream: io.StringIO) -> None:
-    with pytest.raises(ValueError, match="LOUD"):
-        configure_logging("loud", stream)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_words(log: EventLogger, stream: io.StringIO) -> None:
-    terminal = Terminal()
-    configure_logging("info", terminal)
-    log.info("opened", window=4, peer="a b", empty="", forged="x\nlevel=error", rates=[1, 2])
-    (line,) = terminal.getvalue().splitlines()
-    assert "INFO    opened window=4" in line
-    assert 'peer="a b" empty="" forged="x\\nlevel=error" rates=[1, 2]' in line
-    assert line.endswith("logger=tandem.example")
-
-
-def test_a_terminal_gets_the_trace_below_the_line(log: EventLogger, stream: io.StringIO) -> None:
-    terminal = Terminal()
-    configure_logging("info", terminal)
-    try:
-        raise KeyError("session")
-    except KeyError:
-        log.exception("failed")
-    first, *rest = terminal.getvalue().splitlines()
-    assert "ERROR   failed" in first
-    assert rest[-1] == "KeyError: 'session'"
 
 
 def test_a_message_that_grpc_cannot_read_is_one_line_however_often_it_comes(

@@ -8,10 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.learning.series import LearningSeries
 from tandem.net.keys_file import KeysFileState
-from tandem.services.drafter.cloud.link import MoveReason
-from tandem.telemetry.cloud_series import MOVE_REASONS
 from tandem.telemetry.metric import MAX_LABEL_VALUES
-from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.telemetry.metrics import Metrics
 
 METHOD = {"preset", "model_name", "side"}
 ENGINE = {"model_name", "side"}
@@ -223,20 +221,6 @@ def test_what_is_observed_is_exposed(metrics: Metrics, registry: CollectorRegist
     assert registry.get_sample_value(f"{ttft}_bucket", {**labels, "le": "0.04"}) == 1
 
 
-def test_the_same_labels_are_the_same_series(metrics: Metrics) -> None:
-    first, second = (metrics.method(preset="dsd", model_name="m") for _ in range(2))
-    assert first.tokens is second.tokens
-    assert first.tokens is not metrics.method(preset="ar", model_name="m").tokens
-
-
-def test_nothing_is_exposed_before_it_is_used(
-    metrics: Metrics, registry: CollectorRegistry
-) -> None:
-    metrics.method(preset="dsd", model_name="m")
-    names = {sample.name for family in registry.collect() for sample in family.samples}
-    assert names == {"tandem_build_info"}
-
-
 def test_label_values_are_bounded(metrics: Metrics, registry: CollectorRegistry) -> None:
     for number in range(10 * MAX_LABEL_VALUES):
         metrics.method(preset=f"preset-{number}", model_name="m").tokens.inc()
@@ -262,24 +246,3 @@ def test_statuses_and_reasons_are_bounded_too(
     assert registry.get_sample_value("tandem_requests_total", labels) == 3
     decided = {"side": "device", "reason": "other"}
     assert registry.get_sample_value("tandem_scheduler_decisions_total", decided) == 3
-
-
-def test_two_processes_worth_of_metrics_do_not_share_anything() -> None:
-    device, cloud = (Metrics(CollectorRegistry(), side=side) for side in ("device", "cloud"))
-    device.engine("m").kv_bytes.set(7)
-    assert cloud.registry.get_sample_value("tandem_kv_bytes", {"model_name": "m"}) is None
-
-
-def test_an_unknown_side_is_refused(registry: CollectorRegistry) -> None:
-    with pytest.raises(ValueError, match=r"^side: must be one of device, cloud, got 'edge'"):
-        Metrics(registry, side="edge")  # type: ignore[arg-type]
-
-
-def test_a_new_registry_reports_the_process() -> None:
-    exposed = generate_latest(new_registry()).decode()
-    assert "tandem_" not in exposed
-    assert exposed == "" or "process_cpu_seconds_total" in exposed
-
-
-def test_moves_between_clouds_are_counted_by_every_reason() -> None:
-    assert set(MOVE_REASONS) == set(MoveReason)

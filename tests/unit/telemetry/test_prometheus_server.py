@@ -4,7 +4,6 @@ answers, and some that are gone, slow or talk nonsense."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 
 import pytest
@@ -15,19 +14,15 @@ from tandem.telemetry.prometheus_server import (
     DRAFT_STEP,
     QUEUE,
     RULES,
-    VERIFY_STEP,
-    Aged,
     PrometheusServer,
     Sample,
     labels_of,
     mean_of,
-    window_s,
 )
-from tests.prometheus_process import listed, served, vector
+from tests.prometheus_process import served, vector
 
 PAIR = {"suite": "tandem", "engine": "small", "model_name": "large", "preset": "stream"}
 GOOD = (200, vector((ACCEPTANCE, PAIR, "0.25"), (QUEUE, {"model_name": "large"}, "0.5")))
-NONE = (200, vector())
 
 
 async def test_numbers_come_with_their_labels_and_only_this_suite_s_are_asked_for() -> None:
@@ -59,47 +54,6 @@ async def test_it_is_asked_from_the_start_until_the_end() -> None:
                 await asyncio.sleep(0.01)
         await server.close()
         await server.close()
-
-
-async def test_missing_rules_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-
-    def answer(what: str, query: str) -> tuple[int, bytes]:
-        return NONE if what == "query" else (200, listed(ACCEPTANCE, DRAFT_STEP))
-
-    with served(answer) as address:
-        server = PrometheusServer(address, {})
-        for _ in range(3):
-            assert await server.refresh()
-            assert server.read() == ()
-    (record,) = (each for each in caplog.records if "recording rules" in each.message)
-    told = str(vars(record))
-    assert VERIFY_STEP in told
-    assert ACCEPTANCE not in told
-
-
-async def test_rules_that_are_there_are_not_complained_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING)
-    with served(lambda what, query: NONE if what == "query" else (200, listed(*RULES))) as address:
-        assert await PrometheusServer(address, {}).refresh()
-    assert "recording rules" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        *((QUEUE, {}, number) for number in ("NaN", "+Inf", "-1")),
-        (ACCEPTANCE, PAIR, "1.5"),
-        ("something_else", {}, "1"),
-    ],
-)
-async def test_what_nobody_measured_is_left_out(row: tuple[str, dict[str, str], str]) -> None:
-    with served(lambda what, query: (200, vector(row, (QUEUE, {}, "0.5")))) as address:
-        server = PrometheusServer(address, {})
-        assert await server.refresh()
-    assert server.read() == (Sample(QUEUE, {}, 0.5),)
 
 
 @pytest.mark.parametrize(
@@ -138,23 +92,12 @@ async def test_a_server_that_is_gone_or_silent_is_survived() -> None:
     assert gone.read() == ()
 
 
-@pytest.mark.parametrize("address", ["", "prometheus:9090", "file:///etc/passwd", "http://"])
-def test_what_is_no_web_address_is_refused(address: str) -> None:
-    with pytest.raises(InvalidArgument, match="prometheus"):
-        PrometheusServer(address, {})
-
-
 def test_labels_are_read_and_cannot_leave_their_quotes() -> None:
     assert labels_of(" suite=tandem, release=prod-1 ,") == {"suite": "tandem", "release": "prod-1"}
     assert labels_of("") == {}
     for text in ("suite", "=x", 'a="b"', 'a=b"} or up{x="', "a=b\\"):
         with pytest.raises(InvalidArgument, match="prometheus_labels"):
             labels_of(text)
-
-
-def test_a_number_is_as_old_as_the_middle_of_its_window() -> None:
-    assert (window_s(QUEUE), window_s(ACCEPTANCE)) == (60.0, 900.0)
-    assert mean_of([Sample(QUEUE, {}, 3.0)], QUEUE, {}) == Aged(3.0, 30.0)
 
 
 def test_one_s_own_instance_is_preferred_and_others_models_do_not_count() -> None:

@@ -18,7 +18,6 @@ from tandem.backends.remote.engine import RemoteEngine
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.services.verifier.config import VerifierSettings, server_choice
-from tandem.suite.models import CannotLoad, choose_model
 from tandem.testing.remote_server import FakeServer, serving
 from tandem.testing.scripted import scripted_probs
 from tests.services.secured_services import Credentials
@@ -123,28 +122,11 @@ def test_a_server_of_another_kind_is_refused(fake: FakeServer) -> None:
     assert "neither vLLM nor SGLang" in refused(fake, "target_url")
 
 
-def test_one_of_several_models_is_to_be_named(fake: FakeServer) -> None:
-    fake.more_models = ("other",)
-    assert f"does not serve {FOLDER!r}, but fake, other" in refused(fake, "model")
-    fake.root = FOLDER
-    taken(fake)
-
-
 def test_a_server_that_answers_nonsense_is_refused_at_once(fake: FakeServer) -> None:
     fake.corrupt = lambda answer: answer if "data" in answer else {}
     refused(fake, "target_url")
     fake.corrupt = lambda answer: {}
     assert "no model" in refused(fake, "target_url")
-
-
-@pytest.mark.parametrize(("status", "said"), [(500, "answers 500"), (503, "is busy")])
-def test_a_server_that_fails_is_refused_with_what_it_says(
-    fake: FakeServer, status: int, said: str
-) -> None:
-    fake.status, fake.retry_after = status, "0.05"
-    assert said in refused(fake, "target_url")
-    fake.status, fake.retry_after = 503, "3600"
-    assert "try again in 3.6e+03 s" in refused(fake, "target_url")
 
 
 def test_a_server_that_is_not_there_is_named(fake: FakeServer) -> None:
@@ -190,20 +172,6 @@ def test_a_server_with_tls_is_trusted_by_its_authority_alone(
         assert "cannot be reached" in refused(safe, "target_url")
 
 
-@pytest.mark.parametrize(
-    ("content", "said"), [(None, "No such file"), (b"no certificate", "holds no certificate")]
-)
-def test_a_file_of_authorities_that_is_none_is_named(
-    fake: FakeServer, tmp_path: Path, content: bytes | None, said: str
-) -> None:
-    file = tmp_path / "ca.crt"
-    if content is not None:
-        file.write_bytes(content)
-    why = refused(fake, "target_ca", certificates=str(file))
-    assert said in why
-    assert str(file) in why
-
-
 def test_a_server_that_restarts_with_the_same_model_goes_on(
     fake: FakeServer, engine: RemoteEngine
 ) -> None:
@@ -229,20 +197,3 @@ def test_a_server_that_restarts_with_another_model_is_no_longer_believed(
     for _ in range(2):
         with pytest.raises(EngineFailed, match=r"is another one than before$"):
             one_row(engine)
-
-
-def test_a_target_may_be_named_by_its_server_s_address_alone(fake: FakeServer) -> None:
-    fake.root = FOLDER
-    for named in (fake.url, f"{FOLDER}@{fake.url}"):
-        choice = choose_model(named)
-        assert (choice.source, choice.engine) == (FOLDER, "remote")
-        assert choice.server is not None
-        assert choice.server.url == fake.url
-    fake.root = "somebody/a-model-that-is-not-here"
-    with pytest.raises(CannotLoad, match=f"say where it is: --target FOLDER@{fake.url}"):
-        choose_model(fake.url)
-    fake.more_models = ("other",)
-    with pytest.raises(CannotLoad, match="serves several models: fake, other; name one"):
-        choose_model(fake.url)
-    with pytest.raises(CannotLoad, match="cannot be reached"):
-        choose_model("http://127.0.0.1:9")
