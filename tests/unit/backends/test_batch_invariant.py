@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.backends.model_source import LoadedModel, ModelChoice
-from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from tandem.core.probs import Array
 from tandem.demo import demo_folder
 from tests.long_runs import LONG as LONG_RUN
@@ -124,6 +125,14 @@ def test_a_session_may_be_as_long_as_the_context(engine: Engine) -> None:
     session.close()
 
 
+def test_it_says_so_and_has_neither_trees_nor_forks(engine: Engine) -> None:
+    assert engine.capabilities.names == ("cancellation", "same_bits", "batch_invariant")
+    session = engine.open(4)
+    with pytest.raises(FailedPrecondition, match="batch-invariant"):
+        engine.fork(session, 0, 4)
+    session.close()
+
+
 def test_each_session_has_a_share_of_the_cells_and_more_are_refused(engine: Engine) -> None:
     """Of 4,096 cells four sessions have 1,024 each."""
     assert engine.context_length == 1024
@@ -133,6 +142,12 @@ def test_each_session_has_a_share_of_the_cells_and_more_are_refused(engine: Engi
     for session in sessions:
         session.close()
     assert engine.sessions_open == 0
+
+
+def test_without_it_nothing_of_the_kind_is_promised(tmp_path: Path) -> None:
+    engine = load_model(ModelChoice(str(draft_gguf(tmp_path, "Q8_0")), kv_cells=4096)).engine
+    assert not engine.capabilities.batch_invariant
+    assert engine.capabilities.trees
 
 
 def test_an_engine_that_cannot_do_it_refuses() -> None:

@@ -81,12 +81,42 @@ def test_every_wanted_row_is_the_draft_s_after_that_token() -> None:
     assert np.array_equal(feed(engine, session, [8])[0], expected(engine, spelt(engine, [8])))
 
 
+def test_a_tree_of_words_is_a_tree_of_letters() -> None:
+    engine = translated_engine()
+    session = engine.open(30)
+    feed(engine, session, [3, 202])
+    nodes, parents = (200, 7, 203, 201), (-1, 0, 0, 2)
+    (rows,) = engine.forward([ForwardRequest(session, nodes, 4, parents)])
+    paths = [(200,), (200, 7), (200, 203), (200, 203, 201)]
+    for path, row in zip(paths, rows, strict=True):
+        assert np.array_equal(row, expected(engine, spelt(engine, [3, 202, *path])))
+    session.keep_path([0, 2])
+    assert session.length == 4
+    session.rollback(3)
+    text = spelt(engine, [3, 202, 200, 6])
+    assert np.array_equal(feed(engine, session, [6])[0], expected(engine, text))
+
+
 def latest(engine: TranslatedEngine, token_ids: Sequence[int], row: NDArray[np.float32]) -> int:
     """How many of the latest tokens the draft had seen for `row`."""
     for count in range(len(token_ids), 0, -1):
         if np.array_equal(row, expected(engine, spelt(engine, token_ids[-count:]))):
             return count
     raise AssertionError("no suffix of the text gives these logits")
+
+
+def test_a_text_that_outgrows_the_draft_s_session_loses_its_beginning() -> None:
+    """202 is four letters: 40 of them do not fit the room of 80 letters. Going back behind what was
+    kept makes the beginning known again."""
+    engine = translated_engine()
+    session = engine.open(40)
+    text = [202] * 39
+    seen = [latest(engine, text[: end + 1], feed(engine, session, [202])[0]) for end in range(39)]
+    assert seen[:19] == list(range(1, 20))
+    assert all(9 <= count <= 20 for count in seen[19:])
+    assert session.length == 39
+    session.rollback(4)
+    assert latest(engine, [*text[:4], 6], feed(engine, session, [6])[0]) == 5
 
 
 def test_a_prompt_longer_than_the_draft_s_context_is_read_from_where_it_fits() -> None:
@@ -99,6 +129,19 @@ def test_a_prompt_longer_than_the_draft_s_context_is_read_from_where_it_fits() -
     early = engine.fork(session, 10, 100)
     assert latest(engine, [202] * 55 + [9], feed(engine, child, [9])[0]) == 8
     assert latest(engine, [202] * 10 + [9], feed(engine, early, [9])[0]) == 11
+
+
+def test_a_tree_after_a_beginning_was_forgotten() -> None:
+    engine = translated_engine()
+    session = engine.open(40)
+    feed(engine, session, [202] * 19)
+    (rows,) = engine.forward([ForwardRequest(session, (202, 203, 9), 3, (-1, -1, 1))])
+    assert latest(engine, [202] * 20, rows[0]) >= 5
+    assert latest(engine, [*[202] * 19, 203, 9], rows[2]) >= 5
+    session.keep_path([1, 2])
+    assert session.length == 21
+    row = feed(engine, session, [4])[0]
+    assert latest(engine, [*[202] * 19, 203, 9, 4], row) >= 5
 
 
 def test_more_wanted_at_once_than_there_is_room_for_is_refused() -> None:
@@ -118,3 +161,20 @@ def test_a_cancelled_pass_that_had_to_forget_loses_nothing() -> None:
         engine.forward([ForwardRequest(session, (202,) * 60, 1)], lambda: True)
     assert session.length == 5
     assert latest(engine, [202] * 5 + [7], feed(engine, session, [7])[0]) == 6
+
+
+def test_random_histories_see_what_was_kept_of_the_text() -> None:
+    """With words in it, and room that runs out: what the draft sees is always the text's end."""
+    engine = translated_engine(context=120)
+    random = np.random.default_rng(5)
+    session, text = engine.open(120), list[int]()
+    for _ in range(150):
+        if len(text) > 90 or (text and random.random() < 0.3):
+            del text[int(random.integers(len(text))) :]
+            session.rollback(len(text))
+        new = random.choice([3, 9, 202, 205, 208], int(random.integers(1, 12))).tolist()
+        text += new
+        assert latest(engine, text, feed(engine, session, new)[0]) >= min(len(text), 12)
+        assert session.length == len(text)
+    session.close()
+    assert (engine.kv_bytes_in_use, engine.sessions_open) == (0, 0)

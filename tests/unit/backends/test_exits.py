@@ -197,6 +197,27 @@ def test_scripted_exits_follow_their_distributions(paced: bool) -> None:
         assert not np.allclose(heard.logits[index], final)
 
 
+def test_a_paced_pass_tells_each_exit_in_its_time() -> None:
+    now = [100.0]
+
+    def clock() -> float:
+        now[0] += 1e-6
+        return now[0]
+
+    def sleep(duration_s: float) -> None:
+        now[0] += duration_s
+
+    engine = PacedEngine(scripted(), 0.010, 0.002, clock=clock, sleep=sleep)
+    heard_at: list[float] = []
+    request = ForwardRequest(
+        engine.open(20), (1, 2), 1, exits=(0, 1), on_exit=lambda *_: heard_at.append(now[0])
+    )
+    started = now[0]
+    engine.forward([request])
+    assert [moment - started for moment in heard_at] == pytest.approx([0.004, 0.008], abs=1e-5)
+    assert now[0] - started == pytest.approx(0.012, abs=1e-5)
+
+
 @pytest.mark.parametrize("exits", [(2,), (-1,), (0, 5)])
 def test_an_exit_that_is_not_there_is_refused(exits: tuple[int, ...]) -> None:
     for engine in (scripted(), engine_of(reference("llama"), fast_path=True)):

@@ -31,6 +31,15 @@ def held(session: KvSession, layer: int = 1, start: int = 0) -> list[float]:
     return found
 
 
+def test_bytes_per_token_add_up_over_layers() -> None:
+    kv = pool()
+    assert kv.bytes_per_token == BYTES
+    session = kv.open(10)
+    assert kv.bytes_in_use == 10 * BYTES
+    session.close()
+    assert kv.bytes_in_use == 0
+
+
 def test_a_fork_reads_the_parents_memory() -> None:
     kv = pool()
     parent = kv.open(10)
@@ -43,6 +52,48 @@ def test_a_fork_reads_the_parents_memory() -> None:
     assert kv.bytes_in_use == (10 + 5) * BYTES
     assert held(child, start=2) == [3, 5]
     assert held(child, start=3) == [5]
+
+
+def test_the_parent_goes_on_in_place_behind_the_shared_part() -> None:
+    kv = pool()
+    parent = kv.open(10)
+    append(parent, 1, 2, 3, 4)
+    child = kv.fork(parent, 2, 8)
+    parent.rollback(2)
+    append(parent, 7)
+    assert (held(parent), held(child)) == ([1, 2, 7], [1, 2])
+    assert kv.bytes_in_use == (10 + 6) * BYTES
+
+
+def test_the_parent_never_overwrites_what_a_child_reads() -> None:
+    kv = pool()
+    parent = kv.open(10)
+    append(parent, 1, 2, 3, 4)
+    child = kv.fork(parent, 4, 8)
+    parent.rollback(1)
+    append(parent, 8, 9)
+    assert (held(parent), held(child)) == ([1, 8, 9], [1, 2, 3, 4])
+    assert kv.bytes_in_use == (10 + 4 + 9) * BYTES
+    child.close()
+    parent.rollback(0)
+    append(parent, 6)
+    assert held(parent) == [6]
+    parent.close()
+    assert kv.bytes_in_use == 0
+
+
+def test_a_child_that_goes_back_into_the_prefix_gets_a_tail_of_its_own() -> None:
+    kv = pool()
+    parent = kv.open(4)
+    append(parent, 1, 2, 3, 4)
+    child = kv.fork(parent, 4, 8)
+    child.rollback(2)
+    append(child, 5, 6, 7, 8, 9, 10)
+    assert (held(parent), held(child)) == ([1, 2, 3, 4], [1, 2, 5, 6, 7, 8, 9, 10])
+    parent.close()
+    assert held(child)[:2] == [1, 2]
+    child.close()
+    assert kv.bytes_in_use == 0
 
 
 def test_blocks_outlive_the_session_that_made_them() -> None:

@@ -12,6 +12,7 @@ from tandem.backends.torch.linear import (
     make_linear,
     packed_products_work,
 )
+from tandem.core.errors import InvalidArgument
 
 SHAPES = [(96, 64), (704, 128), (512, 960)]
 COUNTS = (1, 2, 3, 5, 17, 80)
@@ -85,6 +86,13 @@ def test_many_rows_of_a_drafter_do_not_depend_on_their_neighbours_either() -> No
             assert torch.equal(product(rows[:count], few=False), whole[:count])
 
 
+def test_rows_that_are_no_block_of_memory() -> None:
+    weight = torch.randn(64, 96)
+    rows = torch.randn(2 * 96, 6).t()[::2, :96]
+    product = make_linear(weight, None, single_rows=False)
+    assert torch.allclose(product(rows, few=False), rows @ weight.t(), atol=1e-4)
+
+
 def test_a_torch_without_onednn_s_operators_multiplies_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,3 +110,12 @@ def test_a_torch_without_onednn_s_operators_multiplies_all_the_same(
         assert make_guessing_linear(weight, product) is product
         assert torch.allclose(product(rows, False), rows @ weight.t(), atol=1e-4)
     packed_products_work.cache_clear()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_torch_without_a_kernel_for_few_bits_is_named(
+    monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    monkeypatch.delattr(torch, f"_weight_int{bits}pack_mm{'' if bits == 8 else '_for_cpu'}")
+    with pytest.raises(InvalidArgument, match=f"dtype: torch {torch.__version__.split('+')[0]}.*8"):
+        make_linear(torch.randn(32, 64), None, single_rows=True, bits=bits)

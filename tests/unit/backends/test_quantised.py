@@ -24,6 +24,8 @@ from tests.unit.backends.tiny_folders import write_model
 
 SHAPES = [(96, 64), (211, 96), (48, 576), (50, 40)]
 """Outputs that are no multiple of 16, and inputs that are none of the group, among them."""
+STEP = {8: 1 / 127, 4: 1 / 15}
+"""What rounding to so many bits may change of the largest weight beside it."""
 
 
 def expanded(weight: torch.Tensor, bits: int) -> torch.Tensor:
@@ -39,6 +41,16 @@ def expanded(weight: torch.Tensor, bits: int) -> torch.Tensor:
     groups = (numbers - 8).float().unflatten(1, (-1, GROUP))
     found = (groups * scale[..., None] + middle[..., None]).flatten(1)
     return found[:, :inputs]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rounding_changes_a_weight_by_half_a_step(shape: tuple[int, int], bits: int) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    weight[3] = 0
+    step = 2 * weight.abs().amax() * STEP[bits]  # 4 bits span the largest and the smallest
+    assert (expanded(weight, bits) - weight).abs().max() <= 0.6 * step
+    assert torch.equal(expanded(weight, bits)[3], torch.zeros(shape[1]))
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -74,6 +86,12 @@ def test_a_row_s_product_depends_on_nothing_else(shape: tuple[int, int], bits: i
             some = slice(first, first + count)
             assert torch.equal(product(rows[some], few=True), whole[0][some])
             assert torch.equal(product.add_to(residual[some], rows[some], few=True), whole[1][some])
+
+
+def test_rows_that_are_no_block_of_memory() -> None:
+    rows = torch.randn(2 * 96, 6).t()[::2, :96]
+    product = QuantisedLinear(torch.randn(64, 96), None, 8)
+    assert torch.equal(product(rows, few=False), product(rows.contiguous(), few=False))
 
 
 @pytest.mark.parametrize("bits", [8, 4])

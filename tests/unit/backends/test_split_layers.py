@@ -10,6 +10,7 @@ import pytest
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest, Logits
 from tandem.backends.model_source import ModelChoice
+from tandem.core.errors import InvalidArgument
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ChunkedPrefill
 from tests.unit.backends.tiny_folders import write_model
 
@@ -73,6 +74,33 @@ def test_sessions_that_are_split_and_others_share_a_call(whole: Engine, first: E
         np.testing.assert_array_equal(logits, want)
     for session in (alone, split, other):
         session.close()
+
+
+def test_what_cannot_be_is_named(whole: Engine, first: Engine, folder: Path) -> None:
+    (states,) = states_of(first, [TEXT])
+    session, behind = whole.open(64), first.open(64)
+    for hidden, layer, field in (
+        (states, 0, "first_layer"),
+        (states, 3, "first_layer"),
+        (states[:-1], 2, "hidden"),
+        (states[:, :-1], 2, "hidden"),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            whole.forward([ForwardRequest(session, TEXT, 1, hidden=hidden, first_layer=layer)])
+        assert refused.value.field == field
+    with pytest.raises(InvalidArgument, match="hidden"):
+        first.forward([ForwardRequest(behind, TEXT, 1, hidden=states, first_layer=1)])
+    session.close()
+    behind.close()
+    with pytest.raises(InvalidArgument, match="first 3 layers"):
+        load_model(ModelChoice(str(folder), engine="torch", first_layers=3))
+    with pytest.raises(InvalidArgument, match="llamacpp"):
+        load_model(ModelChoice(str(folder), engine="llamacpp", first_layers=1))
+
+
+def test_a_model_of_another_family_is_not_cut(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot run alone"):
+        load_model(ModelChoice(str(write_model(tmp_path, "opt")), engine="torch", first_layers=1))
 
 
 def test_a_long_prompt_s_states_go_with_its_chunks(whole: Engine) -> None:

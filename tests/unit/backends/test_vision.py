@@ -108,6 +108,22 @@ def test_a_prompt_with_images_equals_transformers(seeing: Seeing) -> None:
     session.close()
 
 
+def test_what_is_seen_matters(seeing: Seeing) -> None:
+    blind = seeing.engine.open(200)
+    text = seeing.prompt + AFTER
+    assert np.abs(feed(seeing, blind, text) - seeing.logits(text)).max() > 0.1
+    blind.close()
+
+
+@pytest.mark.parametrize("step", [1, 5, 17])
+def test_in_steps_it_is_the_same(seeing: Seeing, step: int) -> None:
+    session = seeing.open()
+    text = seeing.prompt + AFTER
+    rows = [feed(seeing, session, text[at : at + step]) for at in range(0, len(text), step)]
+    assert np.abs(np.concatenate(rows) - seeing.logits(text)).max() < 1e-4
+    session.close()
+
+
 def test_positions_after_the_images_survive_rollbacks(seeing: Seeing) -> None:
     """To the answer, into an image, to the very beginning."""
     session, prompt = seeing.open(), seeing.prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import stat
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from tandem.cli import main
+from tandem.commands.keys import add_key
 from tandem.net.access import client_access, server_access
 from tandem.net.access_keys import parse_keys
 from tandem.net.reloaded import MOST_BYTES
@@ -148,6 +150,13 @@ def test_a_broken_authority_is_not_replaced(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("host", ["", "a b", "https://a", "ä.example"])
+def test_a_host_that_cannot_stand_in_a_certificate_is_named(tmp_path: Path, host: str) -> None:
+    outcome = run("certs", "--out", tmp_path / "new", "--edge", host)
+    assert outcome.exit_code == 2
+    assert "is neither a DNS name nor an IP address" in outcome.stderr
+
+
 def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# who may call\n")
@@ -166,6 +175,24 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path) -> None:
     assert [ring.holder(key) for key in (old, new, shown)] == [None, None, "bench"]
 
 
+def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("nonsense\n")
+    cases = [
+        (("laptop", "--file", path), f"--file: {path}: line 1 must be HOLDER sha256:HEX scopes="),
+        (("a b", "--file", tmp_path / "new"), "holder: must be 1 to 64"),
+        (("a", "--revoke", "--file", tmp_path / "new"), "has no key in"),
+        (("a", "--revoke", "--out", path, "--file", path), "--out: cannot be combined"),
+        (("a", "--scope", "all", "--file", tmp_path / "new"), "'--scope': 'all' is not one of"),
+    ]
+    for arguments, words in cases:
+        outcome = run("keys", *arguments)
+        assert outcome.exit_code == 2, outcome.output
+        assert words in outcome.stderr
+    assert path.read_text() == "nonsense\n"
+    assert not (tmp_path / "new").exists()
+
+
 def test_nobody_is_let_in_with_a_key_that_could_not_be_handed_out(tmp_path: Path) -> None:
     path, out = tmp_path / "keys", tmp_path / "nowhere" / "app.key"
     outcome = run("keys", "app", "--file", path, "--out", out)
@@ -178,6 +205,28 @@ def test_nobody_is_let_in_with_a_key_that_could_not_be_handed_out(tmp_path: Path
     assert run("keys", "app", "--file", path, "--out", before).exit_code == 2
     assert before.read_text() == "earlier\n"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["app.key", "keys"]
+
+
+def test_a_key_gets_the_scopes_that_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    scopes = ("--scope", "documents:write", "--scope", "documents:read")
+    key = run("keys", "app", "--file", path, *scopes).stdout.strip()
+    plain = run("keys", "other", "--file", path).stdout.strip()
+    ring = parse_keys(path.read_text())
+    both = frozenset({Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE})
+    assert ring.caller(key) == Caller("app", both)
+    assert ring.caller(plain) == Caller("other", frozenset({Scope.GENERATE}))
+
+
+def test_a_new_key_goes_to_the_edge_s_services_unless_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that no service reads would let nobody in."""
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path / "certs")
+    key = run("keys", "laptop").stdout.strip()
+    ring = parse_keys((tmp_path / "certs" / "edge.keys").read_text())
+    assert ring.caller(key) == Caller("laptop", frozenset({Scope.GENERATE}))
 
 
 def test_a_file_of_keys_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
@@ -202,6 +251,17 @@ def test_a_file_of_keys_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["keys"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_keys_stays_its_service_s_when_root_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    run("keys", "laptop", "--file", path)
+    os.chown(path, 1234, 4321)
+    path.chmod(0o640)
+    assert run("keys", "laptop", "--revoke", "--file", path).exit_code == 0
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (1234, 4321, 0o640)
+
+
 def test_a_file_of_keys_that_services_could_not_use_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     run("keys", "laptop", "--file", path)
@@ -220,3 +280,24 @@ def test_a_file_of_keys_that_services_could_not_use_is_not_written(tmp_path: Pat
     assert outcome.exit_code == 2
     assert f"the maximum is {MOST_BYTES}; nothing was changed" in outcome.stderr
     assert path.read_text() == full
+
+
+def test_a_file_of_keys_is_on_disk_before_it_takes_the_old_one_s_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, then name, then folder: after a power cut there is the old one or the new one."""
+    path, happened = tmp_path / "keys", []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        happened.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    def replaced(self: Path, target: Path) -> Path:
+        happened.append(f"{self.parent == target.parent and target.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    add_key(path, "laptop", {Scope.VERIFY})
+    assert happened == ["file", "keys", "folder"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
+from tandem.control.schedule import CLOUD_ALONE
+from tandem.generation.figures import ChoiceFigures, choice_estimates, choice_line
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.unit.cli.scripted_pair import scripted_pair
@@ -92,6 +94,13 @@ def test_an_answer_tells_whether_its_text_is_the_target_s_bit_for_bit(
     assert words in shown.stderr
 
 
+@pytest.mark.parametrize("preset", ["ar", "dssd"])
+def test_a_preset_is_asked_for_by_its_name(preset: str) -> None:
+    found = answer("--preset", preset, "--temperature", "0")
+    assert found["preset"] == preset
+    assert (found["acceptance_rate"] is None) != PRESETS[preset].drafts
+
+
 def test_people_get_text_and_one_line_of_figures() -> None:
     ended = generate("--raw", "--prompt", "hello", "--max-tokens", "24", "--seed", "7")
     assert ended.exit_code == 0
@@ -100,6 +109,18 @@ def test_people_get_text_and_one_line_of_figures() -> None:
     assert " tokens/s, " in figures
     assert figures.endswith(", cut off at 24 tokens")
     assert "TTFT" not in figures
+
+
+def test_those_who_know_the_method_get_all_figures() -> None:
+    ended = generate("--raw", "--prompt", "hello", "--max-tokens", "24", "--seed", "7", "--verbose")
+    assert (ended.exit_code, ended.stdout) == (0, answer("--seed", "7")["text"] + "\n")
+    plain, figures, *choice, sampling = ended.stderr.splitlines()
+    assert " tokens/s, " in plain
+    for word in ("24 tokens (length) by auto", "TTFT", "TPOT", "bytes per token"):
+        assert word in figures
+    assert all(line.startswith("auto: ") for line in choice)
+    assert len(choice) <= 1
+    assert sampling == "sampling: temperature 1, top_p 1, top_k 0, repetition_penalty 1"
 
 
 def test_a_prompt_of_ids_and_a_chat_mean_what_they_say() -> None:
@@ -139,6 +160,19 @@ def test_a_prompt_comes_from_the_argument_and_from_standard_input(
     assert (ended.exit_code, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
     assert (found["text"], found["prompt_tokens"]) == (text_of(prompt), len(prompt))
+
+
+def test_a_chat_may_be_piped_in_and_asked_about() -> None:
+    arguments = ["generate", "-", "--prompt", "hello", "--max-tokens", "8", "--json"]
+    ended = CliRunner().invoke(main, arguments, input="text\n", prog_name="tandem")
+    expected = generate("--prompt", "text\n\nhello", "--max-tokens", "8", "--json")
+    assert json.loads(ended.stdout)["text"] == json.loads(expected.stdout)["text"]
+
+
+def test_what_is_piped_in_and_is_no_text_is_one_line() -> None:
+    ended = CliRunner().invoke(main, ["generate"], input=b"\xff\xfe", prog_name="tandem")
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("error: --prompt: standard input is not text: ")
 
 
 def test_sampling_stops_and_overrides_reach_the_models() -> None:
@@ -226,6 +260,34 @@ def test_nobody_at_the_endpoint_is_one_line_and_code_1() -> None:
     assert "error: 127.0.0.1:1 cannot be reached: Connection refused; check" in ended.stderr
     assert "tandem doctor" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
+    choice = {
+        **dict.fromkeys((field.name for field in fields(ChoiceFigures)), 0.003),
+        **{"schedule": "stream, window 6", "reason": "load", "decisions": 2},
+        **{"expected_tpot_s": 0.031, "cloud_alone_tpot_s": 0.074},
+        **{"acceptance_rate": 0.83, "cloud_alone_measured": True},
+    }
+    figures = {"preset": "auto", "tpot_s": 0.0312, "choice": choice}
+    by = "(acceptance 83%, round trip 3 ms, draft step 3 ms)"
+    line = (
+        "auto: stream, window 6; estimated at 31 ms a token, against 74 ms by the large model alone"
+    )
+    assert choice_line(figures) == f"{line} (measured) {by}"
+    guessed = {**figures, "choice": {**choice, "cloud_alone_measured": False}}
+    assert choice_line(guessed) == f"{line} (estimated) {by}"
+    assert "acceptance 83%" in choice_estimates(figures)
+    assert "decided 2 times, last by load" in choice_estimates(figures)
+    alone = {**figures, "choice": {**choice, "schedule": CLOUD_ALONE}}
+    line = "auto: the large model alone; drafts are estimated to take longer than its 74 ms a token"
+    assert choice_line(alone) == f"{line} (measured) {by}"
+    short = {"preset": "auto", "tpot_s": 0.03}
+    assert choice_line(short).startswith("auto: the schedule that it begins with; ")
+    fixed = {"preset": "coupled", "tpot_s": 0.03}
+    assert (choice_line(fixed), choice_estimates(fixed)) == ("", "")
+    asked = ("--raw", "--prompt", "hello", "--max-tokens", "4", "--explain", "--preset", "coupled")
+    assert "coupled chose no schedule" in generate(*asked).stderr
 
 
 def test_nothing_is_drafted_from_memory_where_that_is_off() -> None:

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import main
+from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import open_index
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Refusal
 from tandem.index.records import Document
@@ -51,6 +52,13 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_the_first_ingest_says_where_texts_are_kept(notes: Path) -> None:
+    said = "keeps the texts of the documents, and their index, in here\n"
+    flags = ("ingest", "notes", "--embedding", "lexical", "--folder", "here")
+    assert said in run(*flags)[2]
+    assert said not in run(*flags)[2]
+
+
 def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> None:
     counts = answer("ingest", "notes", "--embedding", "lexical")
     assert (counts["added"], counts["unchanged"], counts["refused"]) == (3, 0, [])
@@ -63,6 +71,30 @@ def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> N
     assert answer("search", "secret")["hits"] == []
     code, out, _ = run("search", "slow fox")
     assert (code, out.splitlines()[0]) == (0, "1. notes/a.md [0]  Fox")
+
+
+def test_a_terminal_shows_only_what_is_printable_of_a_document(notes: Path) -> None:
+    """The direction of writing, say, would make an id read as another one."""
+    line = {"id": "z\u202e", "title": "\u202etitle\n2.", "text": "zebra \u2066crossing"}
+    (notes / "lines.jsonl").write_text(json.dumps(line))
+    answer("ingest", "notes", "--embedding", "lexical")
+    code, out, _ = run("search", "zebra")
+    assert code == 0
+    assert all(each.isprintable() for each in out.splitlines())
+    assert out.startswith("1. notes/lines.jsonl#z")
+    assert len(out.splitlines()) == 2
+
+
+def test_documents_are_deleted_by_the_names_that_searches_give(notes: Path) -> None:
+    code, _, err = run("ingest", "--delete", "notes/a.md")
+    assert (code, "tandem-index does not exist" in err) == (2, True)
+    answer("ingest", "notes", "--embedding", "lexical")
+    (notes / "a.md").unlink()
+    code, out, err = run("ingest", "--delete", "notes/a.md", "notes/lines.jsonl#z", "none")
+    assert (code, out) == (1, "2 deleted\n")
+    assert "1 of 3 were not found, first none" in err
+    assert answer("search", "zebra fox")["hits"] == []
+    assert len(answer("search", "dog")["hits"]) == 1
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_stored(notes: Path) -> None:
@@ -119,6 +151,13 @@ def test_a_full_disk_is_said_plainly_with_what_is_stored(tmp_path: Path) -> None
     assert failed.output.rstrip().endswith(f"; {stored} documents are stored")
 
 
+def test_a_missing_path_is_refused_before_anything_is_made(notes: Path) -> None:
+    with pytest.raises(InvalidArgument):
+        files_below([notes, notes / "none"])
+    run("ingest", "notes", "none", "--embedding", "lexical")
+    assert not (notes.parent / "tandem-index").exists()
+
+
 def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
     flags = ("--port", "0", "--folder", str(notes.parent / "index"), "--embedding", "lexical")
     with ServiceProcess("tandem.services.retriever", *flags) as process:
@@ -138,6 +177,12 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
         code, _, err = run("ingest", "notes", "--folder", "index", "--embedding", "lexical")
         assert code == 1
         assert "is open in process" in err
+
+
+def test_ingesting_nothing_is_bad_usage() -> None:
+    code, _, err = run("ingest")
+    assert code == 2
+    assert "set either PATHS or --list" in err
 
 
 def test_indexes_are_checked(notes: Path, tmp_path: Path) -> None:
@@ -191,6 +236,26 @@ def test_what_a_document_says_does_nothing_to_the_terminal(notes: Path) -> None:
 
 def reasons(passed: list[dict[str, str]]) -> dict[str, str]:
     return {one["name"]: one["reason"] for one in passed}
+
+
+def test_what_a_folder_holds_besides_is_listed_with_the_reason(notes: Path) -> None:
+    (notes / "deep" / "README").write_text("no ending")
+    (notes / "__init__.py").touch()
+    os.mkfifo(notes / "pipe.txt")
+    counts = answer("ingest", "notes", "--embedding", "lexical")
+    assert counts["added"] == 3
+    assert reasons(counts["passed"]) == {
+        "notes/.hidden.txt": "is hidden",
+        "notes/__init__.py": "is empty",
+        "notes/deep/README": "files without an ending are not read from folders; name it to have"
+        " it read as text",
+        "notes/pipe.txt": "is no regular file",
+        "notes/program.bin": "files ending in .bin are not read from folders; name it to have it"
+        " read as text",
+    }
+    code, out, err = run("ingest", "notes")
+    assert (code, out.split(" (")[0]) == (0, "3 unchanged, 5 passed over")
+    assert "passed over notes/pipe.txt: is no regular file" in err.splitlines()
 
 
 def test_a_file_whose_name_is_no_text_is_refused_by_its_name(notes: Path) -> None:
@@ -285,6 +350,14 @@ def test_what_cannot_be_read_is_not_gone(
     assert answer("ingest", "--list")["documents"] == [one for one in before if one != "notes/a.md"]
 
 
+def test_a_line_that_cannot_be_read_may_be_that_of_any_document_of_its_file(notes: Path) -> None:
+    answer("ingest", "notes", "--embedding", "lexical")
+    (notes / "lines.jsonl").write_text('{"id": "z", "text": "zebra\n')
+    code, _, err = run("ingest", "notes", "--sync")
+    assert (code, "refused notes/lines.jsonl#1" in err) == (1, True)
+    assert "notes/lines.jsonl#z" in answer("ingest", "--list")["documents"]
+
+
 def test_most_documents_of_a_folder_are_deleted_only_by_force(notes: Path) -> None:
     """A disk that is not mounted is an empty folder."""
     (notes.parent / "others").mkdir()
@@ -335,6 +408,12 @@ def test_what_is_gone_from_a_folder_goes_from_the_index(notes: Path, running: bo
         kept = answer("ingest", "--list", *listed)["documents"]
         # What cannot be read now is not gone.
         assert kept == ["notes/deep/b.html", "notes/lines.jsonl#y", "others/c.md"]
+
+
+def test_only_a_folder_with_a_name_is_synced(notes: Path) -> None:
+    code, _, err = run("ingest", ".", "--sync", "--embedding", "lexical")
+    assert (code, "name the folder instead of '.'" in err) == (2, True)
+    assert not (notes.parent / "tandem-index").exists()
 
 
 def test_a_watched_folder_is_brought_in_as_it_changes(notes: Path) -> None:

@@ -160,6 +160,13 @@ def test_a_log_torn_at_any_byte_loses_only_what_was_not_acknowledged(
         assert texts_of(torn) == expected, end
 
 
+def test_a_text_of_253_letters_can_be_opened_again(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as index:
+        index.add([Document("a", "x" * 253)])  # made a header of 123 bytes modulo 256
+        index.compact()
+    assert texts_of(tmp_path) == {"a": "x" * 253}
+
+
 def test_what_is_acknowledged_after_a_failed_compaction_is_kept(tmp_path: Path) -> None:
     obstacle = filled(tmp_path) / "log-00000001"
     with closing(opened(tmp_path)) as index:

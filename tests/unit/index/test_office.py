@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 
 import pytest
@@ -73,6 +74,21 @@ def test_word_documents_are_read_in_their_order() -> None:
     assert lines == ["Before the table.", *LINES, "After the table."]
 
 
+def test_a_word_document_without_properties_has_no_title() -> None:
+    """The library makes up "Word Document" for it."""
+    bare = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(docx())) as source, zipfile.ZipFile(bare, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "_rels/.rels":
+                content = re.sub(rb"<Relationship [^>]*core-properties[^>]*/>", b"", content)
+            if name != "docProps/core.xml":
+                target.writestr(name, content)
+    document = read(bare.getvalue(), Format.DOCX)
+    assert isinstance(document, Document)
+    assert document.title == ""
+
+
 def test_every_row_of_a_sheet_says_what_its_cells_are() -> None:
     assert text_of(xlsx(), Format.XLSX).splitlines()[:3] == ["# Birds", *LINES]
 
@@ -80,6 +96,17 @@ def test_every_row_of_a_sheet_says_what_its_cells_are() -> None:
 def test_slides_are_read_with_their_tables_and_notes() -> None:
     lines = [line for line in text_of(pptx(), Format.PPTX).splitlines() if line]
     assert lines == ["Birds of the shore", *LINES, "Say that herons wait."]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_values_are_separated_as_the_first_line_has_it(delimiter: str) -> None:
+    content = "\r\n".join(delimiter.join(row) for row in ROWS)
+    assert text_of(content.encode(), Format.CSV).splitlines() == LINES
+
+
+def test_a_table_without_names_of_columns_is_its_rows() -> None:
+    assert text_of(b"1,2\n3,,4\n\n,,\n", Format.CSV).splitlines() == ["1; 2", "3; 4"]
+    assert text_of(b'name,note\nheron,"a, b\nc"\n', Format.CSV) == "name: heron; note: a, b c"
 
 
 MAIN_PART = {

@@ -246,6 +246,23 @@ def test_the_store_itself_refuses_what_another_writer_made_too_much(tmp_path: Pa
         assert index.add([Document("a", "two", owner="ann")], quota) == [Outcome.UPDATED]
 
 
+def test_owners_and_their_names_are_checked(opened: Open) -> None:
+    with closing(opened()) as index:
+        for owner in ("a:b", "ann:private", " ann", "-", "é", "a" * 65, "a\0"):
+            with pytest.raises(InvalidArgument, match="owner"):
+                index.add([Document("a", "x", owner=owner)])
+            with pytest.raises(InvalidArgument, match="owner"):
+                index.search("x", tenant=owner)
+        for name in ("../a.md", "a\x1b[31m", "\u202egpj.exe"):
+            with pytest.raises(InvalidArgument, match="name"):
+                index.add([Document(name, "x", owner="ann")])
+            assert index.add([Document(name, "x")]) == [Outcome.ADDED]  # the operator's
+        with pytest.raises(InvalidArgument, match="same owner"):
+            index.add([Document("a", "x", owner="ann"), Document("b", "x", owner="bob")])
+        index.add([Document("Re\u0301sume\u0301.md ", "x", owner="ann")])
+        assert {*index.texts("ann")} == {"Résumé.md"}
+
+
 def test_a_document_with_another_s_owner_is_damaged(tmp_path: Path) -> None:
     """A flipped owner would show one tenant's text to another."""
     for forged in (False, True):

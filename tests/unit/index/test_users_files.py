@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from openpyxl import Workbook
 from pptx import Presentation
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 from pypdf import PdfWriter
 
@@ -18,9 +20,11 @@ from tandem.index.extraction import Format, Refusal
 from tandem.index.records import Document
 from tests.unit.index.read_documents import read, text_of
 from tests.unit.index.written_office import (
+    archive,
     changed,
     docx,
     paragraph,
+    relations,
     run,
     table,
 )
@@ -60,6 +64,34 @@ def test_a_page_is_read_by_the_label_that_it_declares(label: str, codec: str, te
     assert text_of(quoted, Format.HTML) == text
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"before \x81 \x8d after", "before \x81 \x8d after"),
+        ("<?xml version='1.0' encoding='ISO-8859-2'?><p>Zaměstnanec".encode("iso-8859-2"), None),
+        ("\ufeff<p>Zaměstnanec".encode("utf-16-le"), None),
+        ("<meta charset=utf-16><p>Zaměstnanec".encode(), None),
+        (b"<meta charset=shift_jis><p>a\x81 b \x82 c", "a\ufffd b \ufffd c"),
+    ],
+)
+def test_a_page_is_read_as_in_browsers(content: bytes, text: str | None) -> None:
+    assert text_of(content, Format.HTML) == (text or "Zaměstnanec")
+
+
+@pytest.mark.parametrize(
+    ("codec", "text"),
+    [
+        ("cp932", "日本語の文章です。今日は天気がいい。"),
+        ("gb18030", "公司规定员工每年有十五天年假、需要提前两周申请。"),
+        ("big5", "公司規定員工每年有十五天年假、需要提前兩週申請。"),
+        ("cp949", "회사는 직원에게 매년 십오일의 휴가를 제공합니다."),
+    ],
+)
+def test_a_page_that_declares_nothing_is_read_by_what_it_looks_like(codec: str, text: str) -> None:
+    page = f"<html><head><title>t</title></head><body><p>{text}</p></body></html>"
+    assert text_of(page.encode(codec), Format.HTML) == text
+
+
 def test_one_broken_letter_does_not_turn_the_others_into_another_encoding() -> None:
     """A file of UTF-8 that was cut in the middle of a letter."""
     text = "Grüße, Äpfel, Öl über Österreich, süß und größer als je zuvor"
@@ -70,6 +102,51 @@ def test_one_broken_letter_does_not_turn_the_others_into_another_encoding() -> N
 def test_xml_is_read_in_the_encoding_that_it_declares() -> None:
     text = '<?xml version="1.0" encoding="windows-1251"?><a>да</a>'
     assert text_of(text.encode("cp1251"), Format.TEXT) == text
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        ("<table><tr><td>bolt</td><td>17</td></tr></table>", ["bolt 17"]),
+        ("<select><option>crimson</option><option>azure</option></select>", ["crimson", "azure"]),
+        ("<details><summary>sum</summary>rest</details>", ["sum", "rest"]),
+        ("<table><caption>cap</caption><tr><td>a<td>b</table>", ["cap", "a b"]),
+        ("<label>name</label><button>send</button>", ["name send"]),
+        ("<fieldset><legend>leg</legend>rest</fieldset>", ["leg", "rest"]),
+        ("<dl><dt>term<dd>meaning</dl>", ["term", "meaning"]),
+        ("<p>a<aside>b</aside>c<figcaption>d</figcaption>", ["a", "b", "c", "d"]),
+    ],
+)
+def test_texts_of_elements_beside_each_other_are_apart(page: str, lines: list[str]) -> None:
+    assert lines_of(page.encode(), Format.HTML) == lines
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        (
+            "<tr><th>name</th><th>weight</th></tr><tr><td>heron</td><td><p>2</p><p>kg</p></td></tr>",
+            ["name: heron; weight: 2 kg"],
+        ),
+        (
+            "<thead><tr><td></td><th>2020<th>2021<tbody><tr><th>DE<td>1<td>2",
+            ["DE; 2020: 1; 2021: 2"],
+        ),
+        (
+            "<tr><th>a<th>b<th>c<tr><td colspan=2>x<td>z<tr><td>1<td>2<td>3",
+            ["a: x; c: z", "a: 1; b: 2; c: 3"],
+        ),
+        (
+            "<tr><td><table><tr><th>a<th>b<tr><td>1<td>2</table><td>beside",
+            ["a: 1; b: 2", "beside"],
+        ),
+        ("<tr><th>only<th>names", ["only; names"]),
+    ],
+)
+def test_rows_of_a_page_s_table_repeat_the_names_of_their_columns(
+    rows: str, lines: list[str]
+) -> None:
+    assert lines_of(f"<table>{rows}</table>".encode(), Format.HTML) == lines
 
 
 @pytest.mark.parametrize(
@@ -206,6 +283,13 @@ def test_what_a_sheet_says_of_its_size_is_not_believed(stated: bytes) -> None:
     assert lines_of(content, Format.XLSX) == ["# Sheet", *rows]
 
 
+def test_shares_in_a_sheet_are_read_as_they_are_shown() -> None:
+    book, sheet = workbook(["who", "share"], ["Ann", 0.25], ["Bob", 0.125])
+    sheet["B2"].number_format, sheet["B3"].number_format = "0%", "0.0%"
+    lines = lines_of(saved(book), Format.XLSX)
+    assert lines == ["# Sheet", "who: Ann; share: 25%", "who: Bob; share: 12.5%"]
+
+
 def test_sheets_of_a_workbook_are_read_whatever_they_hold() -> None:
     book, sheet = workbook(["merged"], [], ["a", "b"])
     sheet.merge_cells("A1:B1")
@@ -250,6 +334,27 @@ def test_text_in_groups_of_a_slide_is_read() -> None:
     assert lines_of(saved(made), Format.PPTX) == ["Title", "in a group", "in a group of it"]
 
 
+def test_a_cell_of_a_slide_s_table_may_span_columns() -> None:
+    made, slide = presentation()
+    grid = slide.shapes.add_table(2, 3, *[ONE_INCH] * 4).table
+    for place, text in enumerate(("a", "b", "c", "x", "", "z")):
+        grid.cell(place // 3, place % 3).text = text
+    grid.cell(1, 0).merge(grid.cell(1, 1))
+    assert lines_of(saved(made), Format.PPTX) == ["Title", "a: x; c: z"]
+
+
+def test_charts_of_a_slide_are_read() -> None:
+    made, slide = presentation()
+    numbers: Any = CategoryChartData()  # type: ignore[no-untyped-call]  # of the library
+    numbers.categories = ["East", "West"]
+    numbers.add_series("Sales", (1.5, 2.5))
+    kind = XL_CHART_TYPE.BAR_CLUSTERED
+    chart = slide.shapes.add_chart(kind, *[ONE_INCH] * 4, numbers).chart
+    chart.chart_title.text_frame.text = "Sales of herons"
+    lines = lines_of(saved(made), Format.PPTX)
+    assert lines == ["Title", "Sales of herons", "Sales", "East", "West", "1.5", "2.5"]
+
+
 def test_slides_are_read_in_the_order_in_which_they_are_shown() -> None:
     made, _ = presentation()
     second = made.slides.add_slide(made.slide_layouts[1])
@@ -260,9 +365,35 @@ def test_slides_are_read_in_the_order_in_which_they_are_shown() -> None:
     assert lines_of(saved(made), Format.PPTX) == ["Second", "one", "two", "a\tb", "Title"]
 
 
+def test_diagrams_of_a_slide_are_read() -> None:
+    a = "http://schemas.openxmlformats.org/drawingml/2006/main"
+    p = "http://schemas.openxmlformats.org/presentationml/2006/main"
+    r = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    point = "<dgm:pt><dgm:t><a:p><a:r><a:t>{}</a:t></a:r></a:p></dgm:t></dgm:pt>"
+    content = archive(
+        {
+            "_rels/.rels": relations(("officeDocument", "/ppt/presentation.xml")),
+            "ppt/_rels/presentation.xml.rels": relations(("slide", "slides/slide1.xml")),
+            "ppt/presentation.xml": f"<p:presentation xmlns:p='{p}' xmlns:r='{r}'>"
+            "<p:sldIdLst><p:sldId id='256' r:id='r0'/></p:sldIdLst></p:presentation>",
+            "ppt/slides/_rels/slide1.xml.rels": relations(("diagramData", "../diagrams/data1.xml")),
+            "ppt/slides/slide1.xml": f"<p:sld xmlns:p='{p}' xmlns:a='{a}'><a:p><a:r><a:t>Steps"
+            "</a:t></a:r></a:p></p:sld>",
+            "ppt/diagrams/data1.xml": f"<dgm:d xmlns:dgm='urn:dgm' xmlns:a='{a}'>"
+            f"{point.format('plan')}{point.format('build')}</dgm:d>",
+        }
+    )
+    assert lines_of(content, Format.PPTX) == ["Steps", "plan", "build"]
+
+
 def test_a_letter_that_a_pdf_has_in_halves_is_joined() -> None:
     mapped = pdf_with_font("xABy", {"A": "D835", "B": "DF0E"})
     assert text_of(mapped, Format.PDF) == "x\U0001d70ey"
+
+
+def test_a_half_letter_costs_a_pdf_no_other_letter() -> None:
+    text = text_of(pdf_with_font("xAy", {"A": "D835"}), Format.PDF)
+    assert (text[0], text[-1]) == ("x", "y")
 
 
 def test_other_letters_of_a_pdf_are_those_that_its_font_names() -> None:
@@ -379,3 +510,21 @@ def test_what_is_no_mail_is_refused_and_a_broken_head_harms_no_other() -> None:
     broken = b"Subject: ok\r\nFrom: =?x?q?=\xff?= <\r\nDate: never\r\n\r\nwords"
     lines = lines_of(broken, Format.EML)
     assert (lines[0], lines[-1]) == ("Subject: ok", "words")
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (f"name,note\nheron,{'y' * 200_000}", [f"name: heron; note: {'y' * 200_000}"]),
+        ("name,city\rAnn,Bonn\rBob,Kiel", ["name: Ann; city: Bonn", "name: Bob; city: Kiel"]),
+        (",name,city\n0,Ann,Bonn", ["0; name: Ann; city: Bonn"]),
+        ("country,2020,2021\nDE,1,2", ["country: DE; 2020: 1; 2021: 2"]),
+        ("Ann,1990\nBob,1985", ["Ann; 1990", "Bob; 1985"]),
+        ("sep=;\na;b\n1;2,5", ["a: 1; b: 2,5"]),
+        ("note\nHello, world, again\nbye", ["note", "Hello, world, again", "bye"]),
+        ('"a,b,c";d\n1;2', ["a,b,c: 1; d: 2"]),
+        ("name,city", ["name; city"]),
+    ],
+)
+def test_tables_of_values_are_read_as_programs_write_them(content: str, lines: list[str]) -> None:
+    assert lines_of(content.encode(), Format.CSV) == lines

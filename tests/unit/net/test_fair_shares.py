@@ -10,6 +10,7 @@ from tandem.net.quotas import HolderRefused
 from tandem.net.tenant import Tenant
 
 SESSIONS = "sessions"
+KV = "bytes"
 LATER_S = ACTIVE_S + 1
 
 
@@ -37,6 +38,28 @@ def test_one_key_alone_gets_everything(total: int) -> None:
     assert taken(shares, "edge-1") == total
     with pytest.raises(ResourceExhausted, match=f"all {total} sessions are in use; try again"):
         shares.check(Tenant("edge-2"), SESSIONS, 1, 0)
+
+
+def test_one_key_alone_gets_all_bytes_however_they_are_asked_for() -> None:
+    assert taken(of(100), "edge-1", amount=25) == 4
+    shares = of(100)
+    shares.check(Tenant("edge-1"), SESSIONS, 100, 0)
+    shares.take(Tenant("edge-1"), SESSIONS, 100)
+    with pytest.raises(ResourceExhausted, match="7 sessions needed, 0 of 100 free"):
+        shares.check(Tenant("edge-2"), SESSIONS, 7, 0)
+
+
+def test_two_keys_share_and_the_words_say_who_holds_how_much() -> None:
+    shares = of(64)
+    assert taken(shares, "modest", most=1) == 1
+    assert taken(shares, "edge-1") == 47, "a quarter is left to who is below its share"
+    shares.take(Tenant("edge-1"), SESSIONS)
+    with pytest.raises(HolderRefused) as refused:
+        shares.check(Tenant("edge-1"), SESSIONS, 1, 0)
+    assert str(refused.value) == (
+        "fair-share limit reached: 'edge-1' holds 48 of 64 sessions; try again in 1 s"
+    )
+    assert taken(shares, "modest") == 15
 
 
 def test_two_keys_that_both_want_all_end_with_a_half_each() -> None:
@@ -121,6 +144,21 @@ def test_a_tenant_leaves_some_of_what_its_caller_may_have_to_the_others() -> Non
     assert taken(shares, "direct", now=3) == 2
 
 
+def test_tenants_that_want_as_much_as_each_other_leave_nothing_unused() -> None:
+    """Ten keys with two requests each had 13 of 16 slots."""
+    shares = of(16)
+    names = [f"edge-{number}" for number in range(10)]
+    assert sum(taken(shares, name, most=1) for name in names) == 10
+    assert sum(taken(shares, name, most=1) for name in names) == 6
+
+
+def test_where_there_are_more_tenants_than_units_one_still_leaves_half() -> None:
+    shares = of(8)
+    for number in range(20):
+        shares.check(Tenant(f"honest-{number}"), SESSIONS, 1, now=0)
+    assert taken(shares, "greedy", now=1) == 4
+
+
 def test_tenants_that_were_made_up_are_forgotten_and_those_that_hold_something_are_not() -> None:
     shares = of(10**6)
     holds = Tenant("edge", b"holds")
@@ -152,6 +190,16 @@ def test_a_rate_is_spent_in_advance_and_comes_back_evenly() -> None:
     assert rates.wait_s("a", 0, now=100) == 0, "no limit"
 
 
+def test_what_is_known_afterwards_leaves_a_debt_which_may_be_bounded() -> None:
+    rates = Rates()
+    rates.spend("a", 900, 10, now=60)
+    assert rates.wait_s("a", 10, now=60) == pytest.approx(30.1)  # and one must be there
+    assert rates.wait_s("a", 10, now=91) == 0
+    for _ in range(100):
+        rates.spend("b", 10, 1 / 6, now=0, most_debt_s=60)
+    assert rates.wait_s("b", 1 / 6, now=0) == pytest.approx(66)
+
+
 def test_a_burst_is_free_and_what_is_more_waits_behind_itself() -> None:
     rates = Rates(burst_s=1.0)
     assert rates.spend("a", 1000, 1000, now=10.0) == 0
@@ -160,3 +208,15 @@ def test_a_burst_is_free_and_what_is_more_waits_behind_itself() -> None:
     assert rates.spend("b", 1000, 1000, now=10.0) == 0
     assert rates.spend("a", 100, 1000, now=100.0) == 0
     assert rates.spend("a", 1000, 1000, now=100.0) == pytest.approx(0.1), "unused is no saving"
+
+
+def test_who_owes_nothing_is_forgotten_first() -> None:
+    rates = Rates()
+    rates.spend("in debt", 10_000, 1, now=0)
+    for number in range(3 * MOST_TENANTS):
+        rates.spend(number, 1, 1, now=70 + number)
+        assert len(rates) <= MOST_TENANTS
+    assert rates.wait_s("in debt", 1, now=4000) == pytest.approx(5941)
+    for number in range(3 * MOST_TENANTS):  # who are all in debt
+        rates.spend(number, 1_000_000, 1, now=4000)
+        assert len(rates) <= MOST_TENANTS

@@ -12,6 +12,7 @@ from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.keys_file import UNREADABLE_S, KeysFile, KeysFileState
 from tandem.net.reloaded import BadFile
 from tandem.net.scopes import Scope
+from tandem.telemetry.metrics import Metrics, new_registry
 
 KEYS_WARNING = "malformed lines of the keys file"
 ONE, TWO, THREE = (new_key(bytes([number]) * KEY_BYTES) for number in range(3))
@@ -112,3 +113,30 @@ def test_nobody_is_let_in_by_a_file_that_stays_unreadable(path: Path, how: str) 
     write(path, line("two", TWO))
     assert holders(keys) == [None, "two", None]
     assert keys.state() == KeysFileState()
+
+
+def test_a_scrape_tells_of_both(path: Path) -> None:
+    now = 1000.0
+    keys, metrics = KeysFile(path, lambda: now), Metrics(new_registry(), "cloud")
+    metrics.access().follow_keys_file("keys_file", keys.state)
+
+    def told() -> list[float | None]:
+        names = ("malformed_lines", "unreadable_seconds")
+        labels = {"side": "cloud", "file": "keys_file"}
+        return [
+            metrics.registry.get_sample_value(f"tandem_keys_file_{name}", labels) for name in names
+        ]
+
+    assert told() == [0, 0]
+    write(path, MALFORMED[0], line("two", TWO), MALFORMED[1])
+    assert told() == [2, 0]
+    path.unlink()
+    told()
+    now += 5.0
+    assert told() == [2, 5]
+
+
+def test_many_malformed_lines_are_told_by_the_first_and_how_many(path: Path) -> None:
+    keys = KeysFile(path)
+    write(path, *MALFORMED[:2] * 6)
+    assert keys.state().warning.endswith("ignored: 1, 2, 3, 4, 5, 6, 7, 8 and 4 more")

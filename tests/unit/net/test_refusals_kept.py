@@ -14,6 +14,7 @@ from tandem.core.stopping import FinishReason
 from tandem.net.frame_stream import StreamEnded
 from tandem.net.session_runner import MAX_RESYNCS
 from tandem.net.status import STATUS_LOST, Rejected
+from tandem.specdec.events import Commit
 from tests.unit.net.session_without_models import SessionWithoutModels
 
 End = Callable[[BaseException | None], None]
@@ -61,6 +62,31 @@ async def test_an_end_without_a_status_leaves_the_refusal_before_it() -> None:
     with pytest.raises(Rejected, match="KV cache") as refused:
         await session.raise_failure(FinishReason.ERROR)
     assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
+    session.close()
+    await asyncio.sleep(0)
+
+
+BROKEN = StatusCode.UNAVAILABLE, "the model computes NaN"
+
+
+@pytest.mark.parametrize("admitted", [False, True])
+async def test_an_end_without_a_status_leaves_the_fault_before_it(admitted: bool) -> None:
+    session = Session()
+    session.stream_ends(*BROKEN, admitted=admitted)
+    session.stream_ends(*SILENT, admitted=admitted)
+    with pytest.raises(Unavailable, match="the cloud is lost: the model computes NaN"):
+        await session.raise_failure(FinishReason.ERROR)
+    session.close()
+    await asyncio.sleep(0)
+
+
+async def test_a_fault_is_forgotten_once_something_was_committed() -> None:
+    session = Session()
+    session.stream_ends(*BROKEN, admitted=True)
+    session.apply([Commit((1,))])
+    session.stream_ends(*SILENT)
+    with pytest.raises(Unavailable, match="the cloud is lost: no response"):
+        await session.raise_failure(FinishReason.ERROR)
     session.close()
     await asyncio.sleep(0)
 

@@ -28,6 +28,15 @@ def test_the_first_message_has_its_own_limit() -> None:
     assert overdue(clock, 1060) == "stream: nothing was said for 60 s"
 
 
+def test_a_caller_that_reads_is_alive() -> None:
+    clock = StreamClock(LIMITS)
+    clock.waits(0)
+    clock.writes(50)
+    clock.written(55)
+    assert overdue(clock, 114) == ""
+    assert overdue(clock, 115) == "stream: nothing was said for 60 s"
+
+
 def test_a_caller_that_reads_nothing_is_not() -> None:
     clock = StreamClock(LIMITS)
     clock.waits(0)
@@ -38,6 +47,16 @@ def test_a_caller_that_reads_nothing_is_not() -> None:
     clock.written(21)
     assert overdue(clock, 21) == ""
     assert not clock.writing
+
+
+def test_it_is_looked_at_again_when_a_limit_may_pass_and_not_late() -> None:
+    clock = StreamClock(LIMITS)
+    assert clock.due_s(5) == 15  # a wait that begins now may be over then
+    clock.waits(0)
+    clock.writes(3)
+    assert clock.due_s(15) == 23
+    clock.written(16)
+    assert clock.due_s(70) == 76
 
 
 async def test_a_conversation_that_is_cancelled_twice_leaves_no_work_behind() -> None:

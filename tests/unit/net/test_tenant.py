@@ -6,15 +6,18 @@ import asyncio
 
 import pytest
 
+from tandem.core.errors import InvalidArgument
 from tandem.core.sharing import Sharing, parse_sharing
 from tandem.net.access import ClientAccess
 from tandem.net.access_keys import KEY_BYTES, new_key
 from tandem.net.scopes import Caller, Scope, note_caller
 from tandem.net.tenant import (
     ID_BYTES,
+    MAX_ID_BYTES,
     Tenant,
     TenantIds,
     calling_tenant,
+    check_tenant_id,
     is_told_apart,
     tenant_ids,
 )
@@ -140,3 +143,9 @@ async def test_callers_that_share_are_told_apart_by_the_id_that_they_give(
 ) -> None:
     tenant = await tenant_of("a", given_id, parse_sharing(shared))
     assert is_told_apart(tenant, Tenant("a", given_id)) is apart
+
+
+def test_an_id_has_at_most_so_many_bytes() -> None:
+    check_tenant_id(bytes(MAX_ID_BYTES))
+    with pytest.raises(InvalidArgument, match="tenant: 33 bytes"):
+        check_tenant_id(bytes(MAX_ID_BYTES + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -43,6 +44,15 @@ def served(turns: Turns[str], now: float = 0.0) -> list[str]:
         items.append(turn.item)
         turns.leave(turn)
     return items
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 16])
+def test_one_key_alone_gets_every_worker_and_every_place(at_once: int) -> None:
+    turns = Turns[str]("places", at_once, 4)
+    asked(turns, "edge-1", at_once + 4)
+    assert len(given(turns)) == at_once
+    with pytest.raises(ResourceExhausted, match=f"all {at_once + 4} places are in use"):
+        turns.add(Tenant("edge-1"), "more", 0.0)
 
 
 def test_turns_go_round_whoever_asked_for_more() -> None:
@@ -145,6 +155,17 @@ def test_who_has_as_much_takes_no_place_of_another() -> None:
         turns.add(Tenant(""), "nobody's", 0.0)
 
 
+def test_leaving_twice_gives_back_once() -> None:
+    turns = Turns[str]("places", 1, 1)
+    first, second = asked(turns, "a", 2)
+    assert given(turns) == ["a0"]
+    for turn in (first, first, second, second):
+        turns.leave(turn)
+    assert (turns.running, turns.waiting) == (0, 0)
+    asked(turns, "a", 2)
+    assert given(turns) == ["a0"]
+
+
 @contextmanager
 def busy(executor: FairExecutor, tenant: Tenant = GREEDY) -> Iterator[None]:
     """A thread of it is at work for `tenant`, until the end of the block."""
@@ -205,6 +226,14 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     assert [each.result(DEADLINE_S) for each in waiting] == [1, 1]
 
 
+def test_what_is_raised_is_for_who_waits_and_the_thread_goes_on() -> None:
+    executor = FairExecutor("test")
+    failing: Future[object] = executor.submit(Tenant(""), lambda: list[int]()[0])
+    with pytest.raises(IndexError):
+        failing.result(DEADLINE_S)
+    assert executor.submit(Tenant(""), lambda: 2).result(DEADLINE_S) == 2
+
+
 def test_closing_waits_for_what_was_taken_and_takes_nothing_more() -> None:
     executor = FairExecutor("test", threads=2)
     assert executor.submit(Tenant("a"), lambda: 0).result(DEADLINE_S) == 0
@@ -214,6 +243,15 @@ def test_closing_waits_for_what_was_taken_and_takes_nothing_more() -> None:
     assert last.result(0) == 1
     with pytest.raises(Unavailable, match="stopping"):
         executor.submit(Tenant("a"), lambda: 0)
+
+
+def test_closing_does_not_wait_for_ever() -> None:
+    """One stuck embedding held up a retriever's stop until it was killed."""
+    executor = FairExecutor("test")
+    with busy(executor):
+        began_s = time.monotonic()
+        executor.close(within_s=0.05)
+        assert time.monotonic() - began_s < DEADLINE_S / 2
 
 
 def test_many_tasks_of_many_tenants_are_all_done_and_leave_nothing() -> None:

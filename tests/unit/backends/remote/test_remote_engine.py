@@ -112,6 +112,54 @@ def test_the_target_alone_is_one_streamed_request(engine: RemoteEngine, fake: Fa
     assert len(fake.asked) == 1
 
 
+def test_another_token_than_the_server_wrote_begins_another_stream(
+    engine: RemoteEngine, fake: FakeServer
+) -> None:
+    session = engine.open(64)
+    text = [2, 7, 1, 8]
+    logits = feed(engine, session, text, 1)
+    for step in range(6):
+        likely = int(logits[-1].argmax())
+        text.append(likely if step % 2 else (likely + 1) % VOCABULARY)
+        logits = feed(engine, session, text[-1:], 1)
+        assert_rows(logits, text)
+    assert len(fake.asked) == 4
+
+
+def test_a_stream_is_read_again_after_a_rollback(engine: RemoteEngine, fake: FakeServer) -> None:
+    session = engine.open(64)
+    text = [2, 7, 1, 8]
+    feed(engine, session, text, 1)
+    ahead = greedy(text, 4)
+    for token_id in ahead:
+        feed(engine, session, [token_id], 1)
+    session.rollback(6)
+    assert_rows(feed(engine, session, [ahead[2]], 1), [*text, *ahead[:3]])
+    session.rollback(5)
+    other = (ahead[1] + 1) % VOCABULARY
+    assert_rows(feed(engine, session, [other], 1), [*text, ahead[0], other])
+    assert len(fake.asked) == 2
+
+
+def test_tokens_without_rows_cost_no_request(engine: RemoteEngine, fake: FakeServer) -> None:
+    session = engine.open(64)
+    feed(engine, session, [1, 2, 3], 0)
+    assert not fake.asked
+    assert_rows(feed(engine, session, [4], 1), [1, 2, 3, 4])
+
+
+def test_sessions_of_a_pass_are_asked_for_at_once(engine: RemoteEngine, fake: FakeServer) -> None:
+    texts = [[1, 2, 3, number] for number in range(4)]
+    sessions = [engine.open(64) for _ in texts]
+    batch = [
+        ForwardRequest(session, tuple(text), 2)
+        for session, text in zip(sessions, texts, strict=True)
+    ]
+    for logits, text in zip(engine.forward(batch), texts, strict=True):
+        assert_rows(logits, text)
+    assert len({str(asked.get("cache_salt", asked.get("extra_key"))) for asked in fake.asked}) == 4
+
+
 def test_a_cancelled_pass_leaves_the_session_as_it_was(
     engine: RemoteEngine, fake: FakeServer
 ) -> None:
@@ -299,6 +347,35 @@ def test_a_server_behind_a_new_connection_is_checked_before_it_is_believed(
     with pytest.raises(EngineFailed, match="another one"):
         feed(engine, session, [1, 2, 3], rows)
     assert session.length == 0
+
+
+def test_it_is_checked_once_as_long_as_the_connection_lasts(fake: FakeServer) -> None:
+    checks = list[int]()
+
+    async def count() -> None:
+        checks.append(1)
+
+    engine = engine_of(fake, check=count)
+    session = engine.open(64)
+    for _ in range(4):
+        feed(engine, session, [1, 2, 3], 3)
+    assert len(checks) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_logits_of_no_token_are_left_out(fake: FakeServer, rows: int) -> None:
+    """Of a model with more logits than its tokenizer has tokens: what is left is right, and no
+    other token is made up in their place."""
+    fake.corrupt = lambda answer: changed(
+        answer, lambda logprob: logprob, lambda token: token if token % 4 else token + VOCABULARY
+    )
+    engine = engine_of(fake, logits=2 * VOCABULARY)
+    logits = feed(engine, engine.open(64), [1, 2, 3], rows)
+    for back, row in enumerate(reversed(logits)):
+        probs = np.asarray(PROBS(tuple([1, 2, 3][: 3 - back])))
+        told = [token for token in np.argsort(-probs, kind="stable")[:20] if token % 4]
+        np.testing.assert_allclose(row[told], np.log(probs[told]), atol=1e-5)
+        assert np.isneginf(np.delete(row, told)).all()
 
 
 def endless(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
