@@ -239,6 +239,7 @@ def soonest(table: PaperTable) -> PaperRow | None:
     return min(took_s, key=lambda row: took_s[row], default=None) if soon else None
 
 
+@pytest.mark.timeout(600)  # what a row is drawn from is recorded anew, for each seed
 @pytest.mark.parametrize(
     "table",
     [
