@@ -292,7 +292,7 @@ class ResponseObject(Answer):
     created_at: int
     completed_at: int | None = None
     model: str
-    status: Status | Literal["queued", "failed"]
+    status: Status | Literal["queued", "failed", "cancelled"]
     background: bool
     error: ResponseFailure | None = None
     incomplete_details: IncompleteReason | None = None
@@ -462,13 +462,17 @@ class ResponseWriter:
             response = self.response()
             yield self._event(f"response.{response.status}", response=response)
 
-    def response(self, failure: ApiError | None = None) -> ResponseObject:
-        """Return the response as it is now; `failure`: what ended it early."""
+    def response(self, failure: ApiError | None = None, cancelled: bool = False) -> ResponseObject:
+        """Return the response as it is now. `failure`: what ended it early; `cancelled`: that was
+        its caller."""
         asked = self._asked
         dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
         ended = self._last
-        status: Status | Literal["queued", "failed"]
-        if failure is not None:
+        is_cut = cancelled or failure is not None
+        status: Status | Literal["queued", "failed", "cancelled"]
+        if cancelled:
+            status, failure = "cancelled", None
+        elif failure is not None:
             status = "failed"
         elif ended is not None:
             status = self._end_status(ended)
@@ -489,7 +493,7 @@ class ResponseWriter:
             instructions=asked.instructions,
             max_output_tokens=asked.max_output_tokens,
             metadata=asked.metadata or {},
-            output=list(self._items),
+            output=[_broken_off(item) for item in self._items] if is_cut else list(self._items),
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             presence_penalty=self._params.processors.presence_penalty,
             frequency_penalty=self._params.processors.frequency_penalty,
@@ -604,6 +608,12 @@ class ResponseWriter:
     def _end_status(self, ended: ChoiceDelta) -> Status:
         assert ended.answer.summary is not None
         return "incomplete" if ended.answer.summary.finish_reason == "length" else "completed"
+
+
+def _broken_off(item: OutputItem) -> OutputItem:
+    """Return an item of an answer that goes on no more."""
+    is_open = item.status == "in_progress"
+    return item.model_copy(update={"status": "incomplete"}) if is_open else item
 
 
 def _usage(ended: ChoiceDelta) -> ResponseUsage:
