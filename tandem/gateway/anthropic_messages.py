@@ -15,6 +15,7 @@ from tandem.gateway.base_models import (
     Answer,
     Body,
     Lenient,
+    Zero,
     kind_of,
     refused_unless,
 )
@@ -269,14 +270,14 @@ AnswerBlock = AnswerText | AnswerThinking | AnswerToolUse
 
 
 class CacheCreation(Answer):
-    ephemeral_5m_input_tokens: Literal[0] = 0
-    ephemeral_1h_input_tokens: Literal[0] = 0
+    ephemeral_5m_input_tokens: Zero = 0
+    ephemeral_1h_input_tokens: Zero = 0
 
 
 class MessageUsage(Answer):
     input_tokens: int = Field(description="Prompt tokens that were not in the prefix cache.")
     cache_creation: CacheCreation = CacheCreation()
-    cache_creation_input_tokens: Literal[0] = 0
+    cache_creation_input_tokens: Zero = 0
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: None = None

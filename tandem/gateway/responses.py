@@ -14,6 +14,7 @@ from tandem.gateway.base_models import (
     Answer,
     Body,
     Lenient,
+    Zero,
     kind_of,
     one_of,
     refused_unless,
@@ -314,7 +315,7 @@ class ResponseObject(Answer):
     text: dict[str, Any]
     tool_choice: Any
     tools: list[dict[str, Any]]
-    top_logprobs: Literal[0] = 0
+    top_logprobs: Zero = 0
     top_p: float
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None = None
