@@ -228,7 +228,10 @@ class TokenCount(Answer):
 
 
 class MessagesRequest(MessagesPrompt):
-    """Body of POST /v1/messages. The last message must be the user's."""
+    """Body of POST /v1/messages. The last message must be the user's. How fast Anthropic's servers
+    answer, `speed`, is no misspelt `seed`."""
+
+    other_names = frozenset({"speed"})
 
     max_tokens: Count
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
