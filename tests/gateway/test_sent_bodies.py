@@ -352,6 +352,67 @@ async def test_open_webui() -> None:
     assert usage["usage"]["completion_tokens"] == len(SAID)
 
 
+IN_NAMESPACE = {
+    "type": "namespace",
+    "name": "mcp__files",
+    "description": "Tools of the server files.",
+    "tools": [
+        {"type": "function", "name": "shell", "strict": False, "parameters": COMMAND},
+        {"type": "custom", "name": "patch", "description": "Change files."},
+    ],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_codex_calls_a_function_in_a_namespace(stream: bool) -> None:
+    """As those of its MCP servers, which it finds by namespace and name only."""
+    past = {**CODEX["input"][4], "namespace": "mcp__files"}
+    body = {
+        **CODEX,
+        "stream": stream,
+        "input": [*CODEX["input"][:4], past, *CODEX["input"][5:]],
+        "tools": [IN_NAMESPACE, *CODEX["tools"]],
+    }
+    call = json.dumps({"name": "mcp__files__shell", "arguments": CALLED})
+    suite = Saying(f"<tool_call>\n{call}\n</tool_call>")
+    async with http_to(suite) as http:
+        answer = await http.post("/v1/responses", json=body)
+    (asked,) = suite.asked
+    offered = [tool["function"]["name"] for tool in json.loads(asked.tools)]
+    assert offered == ["mcp__files__shell", "shell"]
+    (calling,) = (turn for turn in turns_of(asked) if turn.tool_calls)
+    assert json.loads(calling.tool_calls)[0]["function"]["name"] == "mcp__files__shell"
+    events = data_of(answer) if stream else []
+    told = events[-1]["response"] if stream else answer.json()
+    (item,) = told["output"]
+    assert (item["namespace"], item["name"]) == ("mcp__files", "shell")
+    assert json.loads(item["arguments"]) == CALLED
+    named = [each["name"] for each in events if each["type"].endswith("arguments.done")]
+    assert named == ["shell"] * stream
+    functions = [each["name"] for each in told["tools"] if each["type"] == "function"]
+    assert functions == ["shell"]
+    (namespace,) = (each for each in told["tools"] if each["type"] == "namespace")
+    assert namespace["name"] == "mcp__files"
+    assert [each["name"] for each in namespace["tools"]] == ["shell"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "words"),
+    [
+        ([IN_NAMESPACE, IN_NAMESPACE], "two tools have the same name"),
+        ([{**IN_NAMESPACE, "name": "n" * 60}], "longer than 64"),
+        ([{**IN_NAMESPACE, "name": "a.b"}], "tools.0"),
+    ],
+)
+async def test_functions_in_namespaces_have_names_of_their_own(
+    tools: list[dict[str, Any]], words: str
+) -> None:
+    async with http_to(Saying(SAID)) as http:
+        refused = await http.post("/v1/responses", json={**CODEX, "tools": tools})
+    assert (refused.status_code, refused.json()["error"]["param"][:5]) == (400, "tools")
+    assert words in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("body", [LIBRECHAT, CONTINUE])
 async def test_librechat_and_continue(body: dict[str, Any]) -> None:
     asked, _ = await asked_of("/v1/chat/completions", body)
