@@ -15,6 +15,7 @@ from tandem.gateway.base_models import (
     Answer,
     Body,
     Lenient,
+    Zero,
     kind_of,
     refused_unless,
 )
@@ -227,7 +228,10 @@ class TokenCount(Answer):
 
 
 class MessagesRequest(MessagesPrompt):
-    """Body of POST /v1/messages. The last message must be the user's."""
+    """Body of POST /v1/messages. The last message must be the user's. How fast Anthropic's servers
+    answer, `speed`, is no misspelt `seed`."""
+
+    other_names = frozenset({"speed"})
 
     max_tokens: Count
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -269,14 +273,14 @@ AnswerBlock = AnswerText | AnswerThinking | AnswerToolUse
 
 
 class CacheCreation(Answer):
-    ephemeral_5m_input_tokens: Literal[0] = 0
-    ephemeral_1h_input_tokens: Literal[0] = 0
+    ephemeral_5m_input_tokens: Zero = 0
+    ephemeral_1h_input_tokens: Zero = 0
 
 
 class MessageUsage(Answer):
     input_tokens: int = Field(description="Prompt tokens that were not in the prefix cache.")
     cache_creation: CacheCreation = CacheCreation()
-    cache_creation_input_tokens: Literal[0] = 0
+    cache_creation_input_tokens: Zero = 0
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: None = None

@@ -52,7 +52,7 @@ from tandem.gateway.errors import (
 from tandem.gateway.even_stream import evenly
 from tandem.gateway.event_stream import EVENTS, AnswerWriter, BegunAnswer, EventStream
 from tandem.gateway.guard import METRICS_PATH, WHY_NOT, Guard
-from tandem.gateway.kept_answers import KeptAnswers, place_after
+from tandem.gateway.kept_answers import KeptAnswer, KeptAnswers, place_after
 from tandem.gateway.known_names import KnownNames
 from tandem.gateway.long_bodies import in_turn, turns
 from tandem.gateway.ollama import OllamaRoute
@@ -224,6 +224,8 @@ def make_routes(
         refusals=(*kept, 410),
     )
     route("DELETE", one, gateway.delete_response, answer=Deleted, refusals=kept)
+    cancelling = f"{one}/cancel"
+    route("POST", cancelling, gateway.cancel_response, answer=ResponseObject, refusals=kept)
     route("GET", STREAM_PATH, gateway.stream, text=EVENTS, refusals=(*kept, 410))
     route("DELETE", STREAM_PATH, gateway.delete_stream, answer=Deleted, refusals=kept)
     texts = TextEndpoints(suite, gateway.catalog, ending)
@@ -352,11 +354,19 @@ class _Gateway:
         if stream:
             place = 0 if starting_after is None else starting_after + 1
             return self._kept.stream(kept.writer.id, place)
+        return self._response_of(kept)
+
+    async def cancel_response(self, number: str) -> Response:
+        """End a response that was created with `background`, and return what there is of it. One
+        that has ended stays as it is."""
+        return self._response_of(await self._kept.cancel(f"resp_{number}"))
+
+    def _response_of(self, kept: KeptAnswer) -> Response:
         assert isinstance(kept.writer, ResponseWriter)
         with self._kept.reading(kept):
             failure = kept.failure if kept.ended else None
             kept.was_read = kept.was_read or kept.ended
-            return json_response(kept.writer.response(failure))
+            return json_response(kept.writer.response(failure, cancelled=kept.was_cancelled))
 
     async def delete_response(self, number: str) -> Response:
         """End a response that was created with `background`, and forget it."""

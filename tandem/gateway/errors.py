@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import without_addresses
-from tandem.gateway.base_models import Answer
+from tandem.gateway.base_models import Answer, absent
 from tandem.index.owners import DocumentQuotaExceeded
 from tandem.net.quotas import HolderRefused
 from tandem.net.status import status_of
@@ -66,9 +66,17 @@ class ErrorBody(Answer):
     error: ErrorDetails
 
 
+class ThreadRefusal(Answer):
+    """For Anthropic's own clients, which then send the whole conversation without `thread`."""
+
+    error_code: Literal["thread_unsupported_request"] = "thread_unsupported_request"
+    unsupported: list[str] = Field(description="What is not supported.")
+
+
 class MessageErrorDetails(Answer):
     type: str
     message: str
+    details: ThreadRefusal | None = absent("Only where `thread` is refused.")
 
 
 class MessageError(Answer):
@@ -248,7 +256,8 @@ def error_body(error: ApiError, path: str) -> ErrorBody | MessageError | OllamaE
         usual = _INVALID if error.status < 500 else "api_error"
         kind = _ANTHROPIC_KINDS.get(error.status, usual)
         message = _renamed(error, _MESSAGE_NAMES)
-        return MessageError(error=MessageErrorDetails(type=kind, message=message))
+        refusal = ThreadRefusal(unsupported=["thread"]) if error.param == "thread" else None
+        return MessageError(error=MessageErrorDetails(type=kind, message=message, details=refusal))
     if path.startswith(OLLAMA_PREFIX):
         of_chats = {"prompt": "messages"} if path == OLLAMA_CHAT_PATH else {}
         return OllamaError(error=_renamed(error, {**_OLLAMA_NAMES, **of_chats}))

@@ -55,6 +55,7 @@ class KeptAnswer:
         self.dropped = 0
         """First events that are not kept any more."""
         self.readers = 0
+        self.was_cancelled = False
         self.was_read = False
         """Whether somebody read it to its end."""
         self._events: list[bytes] = []
@@ -78,6 +79,17 @@ class KeptAnswer:
         finally:
             self.ended = True
             self._changed.set()
+
+    async def cancel(self) -> None:
+        """End the answer where it is; one that has ended stays as it is."""
+        if self.ended:
+            return
+        self.failure = ApiError(410, "the answer was cancelled", code="cancelled")
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.was_cancelled = not self.is_whole
+        self.ended = True  # what had not begun does not say so itself
+        self._changed.set()
 
     async def _append(self, event: bytes) -> None:
         if self.writer.stream_form.media_type == EVENTS:
@@ -196,6 +208,13 @@ class KeptAnswers:
             why = f"only the events from {found.dropped} on are still kept"
             raise ApiError(410, why, param="starting_after", code="events_dropped")
         return KeptStream(self, found, place)
+
+    async def cancel(self, number: str) -> KeptAnswer:
+        """End this caller's answer, and return what there is of it. Raises ApiError 404."""
+        answer = self.find(number)
+        with self.reading(answer):
+            await answer.cancel()
+        return answer
 
     async def delete(self, number: str) -> None:
         """End this caller's answer and forget it. Raises ApiError 404."""

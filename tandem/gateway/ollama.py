@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
-from pydantic import Field, ValidationError, create_model
+from pydantic import AliasChoices, Field, ValidationError, create_model
 from starlette.responses import Response
 
 from tandem.core.version import __version__
@@ -169,9 +169,9 @@ class OllamaGenerateRequest(_OllamaBody):
 
 
 class OllamaShowRequest(Lenient):
-    """Body of POST /api/show."""
+    """Body of POST /api/show. Older clients call the model `name`."""
 
-    model: str
+    model: str = Field(validation_alias=AliasChoices("model", "name"))
 
 
 class OllamaEmbedRequest(Lenient):

@@ -14,13 +14,15 @@ from tandem.gateway.base_models import (
     Answer,
     Body,
     Lenient,
+    Zero,
+    absent,
     kind_of,
     one_of,
     refused_unless,
 )
 from tandem.gateway.choice_reader import CallPiece, ChoiceReader, ReasoningOptions, Thought
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
-from tandem.gateway.errors import RESPONSES_PATH, ApiError, unsupported
+from tandem.gateway.errors import RESPONSES_PATH, ApiError, invalid, unsupported
 from tandem.gateway.event_stream import StreamForm
 from tandem.gateway.messages import Content
 from tandem.gateway.openai_answer import ChoiceExtension, extension_of
@@ -39,6 +41,9 @@ from tandem.gateway.tool_grammar import MAX_TOOLS, STRICT, ToolName
 from tandem.generation.request import GenerationRequest
 from tandem.text.families import CallFormat
 
+_LONGEST_NAME = 64
+"""Of a function with its namespace, as of any function."""
+
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -52,6 +57,7 @@ class InputCall(Lenient):
     type: Literal["function_call"]
     call_id: str
     name: ToolName
+    namespace: ToolName | None = None
     arguments: str = Field(description="Arguments as JSON.")
 
 
@@ -113,12 +119,34 @@ class ResponseFunction(Lenient):
 class HostedTool(Lenient):
     """A tool of another kind, which this server cannot offer to the model."""
 
-    type: Annotated[str, Field(json_schema_extra={"not": {"const": "function"}})]
+    type: Annotated[str, Field(json_schema_extra={"not": {"enum": ["function", "namespace"]}})]
+
+
+class NamespaceTool(Lenient):
+    """Functions of one source, as Codex sends those of an MCP server. The model knows each by the
+    names of both, joined by `__`; calls have `namespace` and `name`."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: str | None = Field(default=None, description="Ignored.")
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[ResponseFunction, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
+                Discriminator(lambda tool: "function" if kind_of(tool) == "function" else "hosted"),
+            ]
+        ],
+        Field(max_length=MAX_TOOLS, fail_fast=True),
+    ]
 
 
 ResponseTool = Annotated[
-    Annotated[ResponseFunction, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
-    Discriminator(lambda tool: "function" if kind_of(tool) == "function" else "hosted"),
+    Annotated[ResponseFunction, Tag("function")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(
+        lambda tool: kind if (kind := kind_of(tool)) in ("function", "namespace") else "hosted"
+    ),
 ]
 
 
@@ -164,8 +192,9 @@ class ResponsesRequest(Body):
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
         Field(
             default=None,
-            description="Functions. Tools of other kinds are not offered to the model, so they are"
-            " refused where `tool_choice` is not `auto` and there is no function.",
+            description="Functions, also in namespaces. Tools of other kinds are not offered to the"
+            " model, so they are refused where `tool_choice` is not `auto` and there is no"
+            " function.",
         )
     )
     tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | None = None
@@ -232,6 +261,7 @@ class OutputCall(Answer):
     id: str
     call_id: str
     name: str
+    namespace: str | None = absent("Of the function, where it was sent in one.")
     arguments: str = Field(default="", description="Arguments as JSON.")
     status: Status = "in_progress"
 
@@ -292,7 +322,7 @@ class ResponseObject(Answer):
     created_at: int
     completed_at: int | None = None
     model: str
-    status: Status | Literal["queued", "failed"]
+    status: Status | Literal["queued", "failed", "cancelled"]
     background: bool
     error: ResponseFailure | None = None
     incomplete_details: IncompleteReason | None = None
@@ -314,7 +344,7 @@ class ResponseObject(Answer):
     text: dict[str, Any]
     tool_choice: Any
     tools: list[dict[str, Any]]
-    top_logprobs: Literal[0] = 0
+    top_logprobs: Zero = 0
     top_p: float
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None = None
@@ -348,7 +378,7 @@ class Deleted(Answer):
 def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
     """Return the chat that asks for the same. Raises ApiError for what a chat cannot ask."""
     check_only_of_chats(asked)
-    functions = [tool for tool in asked.tools or () if isinstance(tool, ResponseFunction)]
+    functions = _functions(asked.tools or ())
     choice = asked.tool_choice
     for place, tool in enumerate(asked.tools or ()):
         if isinstance(tool, HostedTool) and not functions and choice not in (None, "auto", "none"):
@@ -369,8 +399,8 @@ def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
         parallel_tool_calls=asked.parallel_tool_calls,
         store=asked.store,
         tools=[
-            {"type": "function", "function": tool.model_dump(exclude={"type"})}
-            for tool in functions
+            {"type": "function", "function": tool.model_dump(exclude={"type"}) | {"name": name}}
+            for name, (_, tool) in functions.items()
         ],
         tool_choice=named,
         response_format=_format(asked),
@@ -378,6 +408,32 @@ def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
         verbosity=None if asked.text is None else asked.text.verbosity,
         tandem=asked.tandem,
     )
+
+
+def _functions(
+    tools: Sequence[ResponseFunction | NamespaceTool | HostedTool],
+) -> dict[str, tuple[str | None, ResponseFunction]]:
+    """Return each function and its namespace by the name that the model knows. Raises ApiError for
+    two of one name."""
+    found: dict[str, tuple[str | None, ResponseFunction]] = {}
+    for tool in tools:
+        namespace = tool.name if isinstance(tool, NamespaceTool) else None
+        for each in tool.tools if isinstance(tool, NamespaceTool) else (tool,):
+            if isinstance(each, ResponseFunction):
+                name = _flat_name(namespace, each.name)
+                if len(name) > _LONGEST_NAME:
+                    words = f"tools: {name} is longer than {_LONGEST_NAME} characters"
+                    raise invalid("tools", words)
+                if name in found:
+                    raise invalid("tools", f"tools: two tools have the same name, {name}")
+                found[name] = (namespace, each)
+    return found
+
+
+def _flat_name(namespace: str | None, name: str) -> str:
+    if namespace is None:
+        return name
+    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
 def _format(asked: ResponsesRequest) -> dict[str, Any] | None:
@@ -417,7 +473,8 @@ def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
             case InputMessage():
                 yield {"role": item.role, "content": item.content, **thought}
             case InputCall():
-                function = {"name": item.name, "arguments": item.arguments}
+                name = _flat_name(item.namespace, item.name)
+                function = {"name": name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 yield {"role": "assistant", "tool_calls": [call], **thought}
             case InputCallOutput():
@@ -440,6 +497,8 @@ class ResponseWriter:
         self._params = request.params
         self._created = int(time.time())
         self._reader = ChoiceReader(ReasoningOptions(), calls)
+        functions = _functions(asked.tools or ())
+        self._names = {name: (space, tool.name) for name, (space, tool) in functions.items()}
         self._items: list[OutputItem] = []
         self._is_open = False
         self._told = 0
@@ -462,13 +521,17 @@ class ResponseWriter:
             response = self.response()
             yield self._event(f"response.{response.status}", response=response)
 
-    def response(self, failure: ApiError | None = None) -> ResponseObject:
-        """Return the response as it is now; `failure`: what ended it early."""
+    def response(self, failure: ApiError | None = None, cancelled: bool = False) -> ResponseObject:
+        """Return the response as it is now. `failure`: what ended it early; `cancelled`: that was
+        its caller."""
         asked = self._asked
         dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
         ended = self._last
-        status: Status | Literal["queued", "failed"]
-        if failure is not None:
+        is_cut = cancelled or failure is not None
+        status: Status | Literal["queued", "failed", "cancelled"]
+        if cancelled:
+            status, failure = "cancelled", None
+        elif failure is not None:
             status = "failed"
         elif ended is not None:
             status = self._end_status(ended)
@@ -489,7 +552,7 @@ class ResponseWriter:
             instructions=asked.instructions,
             max_output_tokens=asked.max_output_tokens,
             metadata=asked.metadata or {},
-            output=list(self._items),
+            output=[_broken_off(item) for item in self._items] if is_cut else list(self._items),
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             presence_penalty=self._params.processors.presence_penalty,
             frequency_penalty=self._params.processors.frequency_penalty,
@@ -503,9 +566,9 @@ class ResponseWriter:
             text={"format": {"type": "text"}} | dumped.get("text", {}),
             tool_choice=dumped.get("tool_choice", "auto"),
             tools=[
-                tool.model_dump(mode="json")
+                _without_hosted(tool)
                 for tool in asked.tools or ()
-                if isinstance(tool, ResponseFunction)
+                if not isinstance(tool, HostedTool)
             ],
             top_p=self._params.sampling.top_p,
             truncation=asked.truncation or "disabled",
@@ -547,7 +610,10 @@ class ResponseWriter:
             item = OutputReasoning(id=f"rs_{self._number}_{place}", content=[ReasoningText()])
         else:
             call = f"call_{self._number[:16]}_{place}"
-            item = OutputCall(id=f"fc_{self._number}_{place}", call_id=call, name=name)
+            namespace, called = self._names.get(name, (None, name))
+            item = OutputCall(
+                id=f"fc_{self._number}_{place}", call_id=call, name=called, namespace=namespace
+            )
         self._items.append(item)
         self._is_open = True
         empty = item if isinstance(item, OutputCall) else item.model_copy(update={"content": []})
@@ -604,6 +670,20 @@ class ResponseWriter:
     def _end_status(self, ended: ChoiceDelta) -> Status:
         assert ended.answer.summary is not None
         return "incomplete" if ended.answer.summary.finish_reason == "length" else "completed"
+
+
+def _without_hosted(tool: ResponseFunction | NamespaceTool) -> dict[str, Any]:
+    """Return a tool as the model was offered it."""
+    told = tool.model_dump(mode="json")
+    if isinstance(tool, NamespaceTool):
+        told["tools"] = [each for each in told["tools"] if each["type"] == "function"]
+    return told
+
+
+def _broken_off(item: OutputItem) -> OutputItem:
+    """Return an item of an answer that goes on no more."""
+    is_open = item.status == "in_progress"
+    return item.model_copy(update={"status": "incomplete"}) if is_open else item
 
 
 def _usage(ended: ChoiceDelta) -> ResponseUsage:

@@ -48,6 +48,7 @@ Verbosity = Literal["low", "medium", "high"]
 _USE_N = "this server does not rank answers; send n and choose among them"
 _NO_BEAMS = "this server does not search beams; send temperature 0"
 _NO_METHOD = "send temperature, top_k, top_p or min_p"
+_NO_SHIFT = "nothing is taken out of a prompt; send truncate"
 _NO_ADAPTERS = "the target model answers with its own weights"
 _NO_CODE = "no code of callers is run; send logit_bias or a grammar"
 _ONLY_CHATS = "only chats have it; ask /v1/chat/completions"
@@ -75,6 +76,7 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     ),
     "return_token_ids": ((False,), "send tandem.provenance"),
     "return_tokens_as_token_ids": ((False,), "send tandem.provenance"),
+    "return_tokens": ((False,), "send tandem.provenance"),
     "bad_words": (([],), "send banned_token_ids or logit_bias"),
     "json_schema": ((), "send response_format"),
     "grammar": (("",), "send guided_grammar, in Lark syntax"),
@@ -88,7 +90,8 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "logits_processors": (([],), "send logit_bias or a grammar"),
     "repeat_last_n": ((-1,), "penalties count the whole text; send -1"),
     "penalize_newline": ((True,), "penalties count every token; send true"),
-    "num_keep": ((-1, 0, 4), "nothing is taken out of a prompt; send truncate"),
+    "num_keep": ((-1, 0, 4), _NO_SHIFT),
+    "n_keep": ((-1, 0), _NO_SHIFT),
     "t_max_predict_ms": ((-1, 0), "send max_tokens"),
     "n_probs": ((0,), "send logprobs"),
     "mirostat": ((0,), _NO_METHOD),
@@ -105,6 +108,11 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "no_stop_trim": ((False,), "send include_stop_str_in_output"),
     "structural_tag": (("",), "send structured_outputs"),
     "guided_whitespace_pattern": ((), "send guided_grammar"),
+    "parse_tool_calls": ((True,), "calls are always parsed; leave out tools"),
+    "reasoning_format": (
+        ("auto", "deepseek", "parsed"),
+        "thinking is returned in reasoning_content; send separate_reasoning or include_reasoning",
+    ),
     "reasoning_budget": ((-1,), "send thinking_token_budget"),
     "thinking_budget_tokens": ((-1,), "send thinking_token_budget"),
     "prompt_logprobs": ((), "send echo and logprobs to /v1/completions"),

@@ -338,6 +338,19 @@ async def test_what_is_refused_is_named_as_the_caller_named_it(
     assert body["error"]["message"].startswith(words)
 
 
+@pytest.mark.parametrize("path", [MESSAGES, COUNT])
+async def test_a_refused_thread_says_so_as_anthropic_s_clients_read_it(
+    served: HttpSuite, path: str
+) -> None:
+    """They send the whole conversation then, without a thread."""
+    body = {**asked(), "thread": {"type": "create"}}
+    refused = (await served.post(path, body)).json()
+    unsupported = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert refused["error"]["details"] == unsupported
+    other = (await served.post(path, {**body, "thread": None, "model": "other"})).json()
+    assert other["error"].keys() == {"type", "message"}
+
+
 async def test_the_key_may_come_in_anthropic_s_header(keys: Path) -> None:
     async with (
         http_suite(http_keys_file=keys) as served,

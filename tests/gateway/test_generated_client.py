@@ -66,8 +66,8 @@ async def test_a_generated_client_is_answered(
         assert "will not be generated" not in said, said
         assert "Unable" not in said, said
         (tmp_path / "caller.py").write_text(CALLER)
-        caller = (program.with_name("python"), "caller.py", suite.url, KEY, MODEL)
-        # Python warns of comparisons in the generated code first.
+        python = (program.with_name("python"), "-W", "error::SyntaxWarning")
+        caller = (*python, "caller.py", suite.url, KEY, MODEL)
         told = json.loads((await run(tmp_path, *caller)).splitlines()[-1])
         talk = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "seed": 3}
         answer = await suite.post("/v1/chat/completions", {**talk, "max_tokens": 6, "n": 2})

@@ -288,6 +288,60 @@ async def test_a_response_that_is_deleted_ends() -> None:
         assert (await here.http.get(f"{RESPONSES}/{made['id']}")).status_code == 404
 
 
+async def test_a_response_that_is_cancelled_ends_and_keeps_what_was_said() -> None:
+    async with served() as here:
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        address = f"{RESPONSES}/{made['id']}"
+        async with here.http.stream("GET", f"{address}?stream=true") as reading:
+            lines = reading.aiter_lines()
+            heard = ""
+            while heard != TEXT[:4]:
+                line = await anext(lines)
+                if line.startswith("data: "):
+                    heard += json.loads(line.removeprefix("data: ")).get("delta") or ""
+            cancelled = (await here.http.post(f"{address}/cancel")).json()
+            last = [line async for line in lines if line.startswith("data: ")][-1]
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "cancelled"
+        assert (cancelled["status"], cancelled["error"]) == ("cancelled", None)
+        (said,) = cancelled["output"]
+        assert (said["status"], said["content"][0]["text"]) == ("incomplete", TEXT[:4])
+        await here.idle()
+        assert (await here.http.get(address)).json() == cancelled
+        assert (await here.http.post(f"{address}/cancel")).json() == cancelled
+        assert (await here.http.delete(address)).json()["deleted"]
+
+
+async def test_a_response_is_cancelled_before_it_began() -> None:
+    async with served() as here:
+        here.suite.begun.clear()
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        cancelled = (await here.http.post(f"{RESPONSES}/{made['id']}/cancel")).json()
+        assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+        here.suite.begun.set()
+        found = (await here.http.get(f"{RESPONSES}/{made['id']}")).json()
+        assert (found["status"], here.suite.running) == ("cancelled", 0)
+
+
+async def test_cancelling_changes_nothing_of_a_response_that_has_ended() -> None:
+    async with served() as here:
+        here.suite.resumed.set()
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        done = await here.response(made["id"], "completed")
+        again = (await here.http.post(f"{RESPONSES}/{made['id']}/cancel")).json()
+        assert (again["status"], again["output"]) == ("completed", done["output"])
+
+
+async def test_nobody_but_its_owner_cancels_a_response() -> None:
+    async with served(keys=True) as here:
+        made = (await here.http.post(RESPONSES, json=BACKGROUND)).json()
+        stranger = {"Authorization": f"Bearer {OTHER}"}
+        address = f"{RESPONSES}/{made['id']}/cancel"
+        refused = await here.http.post(address, headers=stranger)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+        here.suite.resumed.set()
+        await here.response(made["id"], "completed")
+
+
 async def test_a_stream_that_is_deleted_ends() -> None:
     async with served() as here:
         address = await here.begun_address()

@@ -282,6 +282,9 @@ async def test_models_are_listed_and_described(served: HttpSuite) -> None:
     assert vectors["model_info"]["tandem.embedding_length"] == 16
     assert vectors["capabilities"] == ["embedding"]
     assert (await served.post("/api/show", {"model": "none"})).status_code == 404
+    assert await told(served, "/api/show", {"name": MODEL}) == shown, "as Continue asks"
+    unnamed = await served.post("/api/show", {"verbose": True})
+    assert (unnamed.status_code, unnamed.json()["error"]) == (400, "model: is required")
     assert (await served.http.get("/api/version")).json().keys() == {"version"}
 
 

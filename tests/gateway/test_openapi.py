@@ -91,6 +91,37 @@ async def test_bodies_of_programs_are_what_the_document_allows(served: HttpSuite
         Draft202012Validator(schema).validate(body)
 
 
+def parts(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a document."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from parts(each)
+
+
+@one_loop
+async def test_no_number_of_an_answer_is_a_constant(served: HttpSuite) -> None:
+    """Generators write a check for each constant, which no other number passes, and some write
+    what their language warns of where the constant is a number."""
+    document = await document_of(served)
+    schemas = document["components"]["schemas"]
+    waiting = {
+        reference.rpartition("/")[2]
+        for path in document["paths"].values()
+        for operation in path.values()
+        for reference in references(operation["responses"])
+    }
+    checked: set[str] = set()
+    while waiting:
+        checked.add(name := waiting.pop())
+        waiting |= {each.rpartition("/")[2] for each in references(schemas[name])} - checked
+        constants = [each for each in parts(schemas[name]) if each.get("type") == "integer"]
+        assert not [each for each in constants if "const" in each or "enum" in each], name
+    assert {"ResponseObject", "CacheCreation"} <= checked
+
+
 def fits(kind: type[BaseModel], raw: bytes | str) -> None:
     """No field more and none less."""
     told = kind.model_validate_json(raw).model_dump(mode="json")

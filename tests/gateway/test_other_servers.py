@@ -67,6 +67,7 @@ def refusal(**more: Any) -> tuple[str, str]:
         {"repeat_penalty": None, "n_predict": None, "max_tokens": None, "truncate": None},
         {"penalize_newline": True, "num_keep": 4, "n_probs": 0, "moderation": None},
         {"response_format": {"type": "text", "shema": {}}, "prompt_embeds": None},
+        {"reasoning_format": "auto", "parse_tool_calls": True, "n_keep": 0, "return_tokens": False},
     ],
 )
 def test_what_changes_nothing_is_taken(more: dict[str, Any]) -> None:
@@ -213,6 +214,10 @@ def test_a_seed_of_minus_one_is_a_random_one() -> None:
         ({"mirostat": False}, "mirostat", "top_p"),
         ({"penalize_newline": False}, "penalize_newline", "send true"),
         ({"num_keep": 24}, "num_keep", "truncate"),
+        ({"n_keep": 24}, "n_keep", "truncate"),
+        ({"reasoning_format": "none"}, "reasoning_format", "send separate_reasoning"),
+        ({"parse_tool_calls": False}, "parse_tool_calls", "leave out tools"),
+        ({"return_tokens": True}, "return_tokens", "tandem.provenance"),
         ({"n_probs": 2}, "n_probs", "logprobs"),
         (
             {"structured_outputs": {"choices": ["a"]}},

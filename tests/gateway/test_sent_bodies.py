@@ -1,5 +1,5 @@
-"""Bodies as Claude Code, Codex and Open WebUI send them: fields that are another server's business
-change nothing, and what the model is asked is all that was said."""
+"""Bodies as Claude Code, Codex, Open WebUI and other programs send them: fields that are another
+server's business change nothing, and what the model is asked is all that was said."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ CLAUDE_CODE: dict[str, Any] = {
     "thinking": {"type": "adaptive"},
     "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     "output_config": {"effort": "high"},
+    "speed": "fast",
     "system": [
         {"type": "text", "text": "x-billing: cc_version=2.1;"},
         {"type": "text", "text": "You write programs.", **EPHEMERAL},
@@ -154,6 +155,16 @@ CODEX: dict[str, Any] = {
     "text": {"verbosity": "medium"},
     "client_metadata": {"x-codex-installation-id": "i-1"},
 }
+PAST_CALL = {
+    "index": 0,
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "shell", "arguments": json.dumps(CALLED)},
+}
+SHELL = {
+    "type": "function",
+    "function": {"name": "shell", "description": "Run a command.", "parameters": COMMAND},
+}
 OPEN_WEBUI: dict[str, Any] = {
     "model": MODEL,
     "stream": True,
@@ -165,24 +176,12 @@ OPEN_WEBUI: dict[str, Any] = {
             "role": "assistant",
             "content": "I look.",
             "reasoning_content": "I must look.",
-            "tool_calls": [
-                {
-                    "index": 0,
-                    "id": "call_1",
-                    "type": "function",
-                    "function": {"name": "shell", "arguments": json.dumps(CALLED)},
-                }
-            ],
+            "tool_calls": [PAST_CALL],
         },
         {"role": "tool", "tool_call_id": "call_1", "content": "2 + 2"},
         {"role": "user", "content": "So?"},
     ],
-    "tools": [
-        {
-            "type": "function",
-            "function": {"name": "shell", "description": "Run a command.", "parameters": COMMAND},
-        }
-    ],
+    "tools": [SHELL],
     "temperature": 0.8,
     "top_p": 0.9,
     "max_tokens": 128,
@@ -212,6 +211,59 @@ OPEN_WEBUI_OLLAMA: dict[str, Any] = {
     "keep_alive": "5m",
     "options": {"temperature": 0.8, "num_ctx": 2048, "num_predict": 64, "stop": ["END"]},
     "metadata": {"chat_id": "c-1"},
+}
+LIBRECHAT: dict[str, Any] = {
+    "model": MODEL,
+    "temperature": 1,
+    "top_p": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "n": 1,
+    "logprobs": None,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "user": "64f0c1",
+    "messages": [
+        {"role": "system", "content": "You write programs."},
+        {"role": "user", "content": [{"type": "text", "text": "What is the sum?"}], "name": "ann"},
+        {"role": "assistant", "content": "", "name": "agent", "tool_calls": [PAST_CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "2 + 2", "name": "shell"},
+        {"role": "user", "content": "So?"},
+    ],
+    "tools": [SHELL],
+    "tool_choice": "auto",
+}
+CONTINUE: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 4096,
+    "temperature": 0.5,
+    "top_p": None,
+    "stop": None,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "messages": [
+        {"role": "system", "content": "You write programs."},
+        {"role": "user", "content": [{"type": "text", "text": "What is the sum?", **EPHEMERAL}]},
+        {"role": "assistant", "content": " ", "tool_calls": [PAST_CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "2 + 2"},
+        {"role": "user", "content": "So?"},
+    ],
+    "tools": [SHELL],
+    "parallel_tool_calls": False,
+}
+AIDER: dict[str, Any] = {
+    "model": MODEL,
+    "temperature": 0,
+    "stream": True,
+    "messages": [
+        {
+            "role": "system",
+            "content": [{"type": "text", "text": "You write programs.", **EPHEMERAL}],
+        },
+        {"role": "user", "content": "What is the sum?"},
+        {"role": "assistant", "content": "Ok."},
+        {"role": "user", "content": "So?"},
+    ],
 }
 PAST = (
     Turn("system", "You write programs."),
@@ -298,6 +350,81 @@ async def test_open_webui() -> None:
     *chunks, usage = data_of(answer)
     assert "".join(each["choices"][0]["delta"].get("content", "") for each in chunks) == SAID
     assert usage["usage"]["completion_tokens"] == len(SAID)
+
+
+IN_NAMESPACE = {
+    "type": "namespace",
+    "name": "mcp__files",
+    "description": "Tools of the server files.",
+    "tools": [
+        {"type": "function", "name": "shell", "strict": False, "parameters": COMMAND},
+        {"type": "custom", "name": "patch", "description": "Change files."},
+    ],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_codex_calls_a_function_in_a_namespace(stream: bool) -> None:
+    """As those of its MCP servers, which it finds by namespace and name only."""
+    past = {**CODEX["input"][4], "namespace": "mcp__files"}
+    body = {
+        **CODEX,
+        "stream": stream,
+        "input": [*CODEX["input"][:4], past, *CODEX["input"][5:]],
+        "tools": [IN_NAMESPACE, *CODEX["tools"]],
+    }
+    call = json.dumps({"name": "mcp__files__shell", "arguments": CALLED})
+    suite = Saying(f"<tool_call>\n{call}\n</tool_call>")
+    async with http_to(suite) as http:
+        answer = await http.post("/v1/responses", json=body)
+    (asked,) = suite.asked
+    offered = [tool["function"]["name"] for tool in json.loads(asked.tools)]
+    assert offered == ["mcp__files__shell", "shell"]
+    (calling,) = (turn for turn in turns_of(asked) if turn.tool_calls)
+    assert json.loads(calling.tool_calls)[0]["function"]["name"] == "mcp__files__shell"
+    events = data_of(answer) if stream else []
+    told = events[-1]["response"] if stream else answer.json()
+    (item,) = told["output"]
+    assert (item["namespace"], item["name"]) == ("mcp__files", "shell")
+    assert json.loads(item["arguments"]) == CALLED
+    named = [each["name"] for each in events if each["type"].endswith("arguments.done")]
+    assert named == ["shell"] * stream
+    functions = [each["name"] for each in told["tools"] if each["type"] == "function"]
+    assert functions == ["shell"]
+    (namespace,) = (each for each in told["tools"] if each["type"] == "namespace")
+    assert namespace["name"] == "mcp__files"
+    assert [each["name"] for each in namespace["tools"]] == ["shell"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "words"),
+    [
+        ([IN_NAMESPACE, IN_NAMESPACE], "two tools have the same name"),
+        ([{**IN_NAMESPACE, "name": "n" * 60}], "longer than 64"),
+        ([{**IN_NAMESPACE, "name": "a.b"}], "tools.0"),
+    ],
+)
+async def test_functions_in_namespaces_have_names_of_their_own(
+    tools: list[dict[str, Any]], words: str
+) -> None:
+    async with http_to(Saying(SAID)) as http:
+        refused = await http.post("/v1/responses", json={**CODEX, "tools": tools})
+    assert (refused.status_code, refused.json()["error"]["param"][:5]) == (400, "tools")
+    assert words in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [LIBRECHAT, CONTINUE])
+async def test_librechat_and_continue(body: dict[str, Any]) -> None:
+    asked, _ = await asked_of("/v1/chat/completions", body)
+    check_call(asked, "shell", "call_1")
+    assert tuple(turn for turn in turns_of(asked) if turn.role != "assistant") == PAST
+    assert asked.params.sampling.temperature == body["temperature"]
+
+
+async def test_aider() -> None:
+    asked, _ = await asked_of("/v1/chat/completions", AIDER)
+    assert turns_of(asked) == [*PAST[:2], Turn("assistant", "Ok."), PAST[-1]]
+    assert asked.params.sampling.temperature == 0
 
 
 async def test_open_webui_names_a_chat() -> None:
