@@ -160,8 +160,9 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", ()), (b"x-request-id", self._number.encode())]
-            message = {**message, "headers": headers}
+            names = (b"x-request-id", b"request-id")  # of OpenAI's clients, and of Anthropic's
+            numbered = [(name, self._number.encode()) for name in names]
+            message = {**message, "headers": [*message.get("headers", ()), *numbered]}
         elif self._headers_only:
             message = {**message, "body": b""}
         await self._send(message)

@@ -23,6 +23,7 @@ async def test_head_is_answered_as_get_without_a_body(served: HttpSuite) -> None
         if path != "/metrics":  # which tells of the request before it
             assert head.headers["content-length"] == whole.headers["content-length"], path
         assert head.headers["x-request-id"] != whole.headers["x-request-id"]
+        assert head.headers["request-id"] == head.headers["x-request-id"]  # Anthropic's name
     assert (await served.http.head("/v1/chat/completions")).status_code == 405
     answered = (await served.http.get("/metrics")).text
     assert 'route="/api/version"' in answered
