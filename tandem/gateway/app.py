@@ -161,7 +161,7 @@ def make_app(
         allow_origins=[ANY] if ANY in settings.names.origins else sorted(settings.names.origins),
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["X-Request-Id", "Retry-After"],
+        expose_headers=["X-Request-Id", "Request-Id", "Retry-After"],
     )
 
 
