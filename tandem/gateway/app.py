@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request
@@ -68,8 +68,8 @@ from tandem.gateway.openapi import (
     FROM_THE_SUITE,
     OF_A_BODY,
     WITH_A_KEY,
+    add_document,
     add_route,
-    openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
@@ -175,7 +175,9 @@ def make_routes(
     key."""
     ending = ending or asyncio.Event()
     gateway = _Gateway(suite, metrics, settings, ending)
-    app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Tandem", version=__version__, docs_url=None, redoc_url=None, openapi_url=None
+    )
     app.state.events = []
     app.state.body_limits = BodyLimits(
         max_bytes=settings.max_body_bytes,
@@ -269,7 +271,7 @@ def make_routes(
         DocumentRoute(settings.documents).add_routes(app)
     if settings.page:
         add_page(app, {"documents": settings.documents is not None})
-    app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
+    add_document(app)
     for kind in (ApiError, TandemError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     app.add_exception_handler(CallerLeft, _client_closed)

@@ -1,4 +1,4 @@
-"""Whatever a caller sends, others have their turns of the event loop while it is read as HTTP."""
+"""Whatever a caller sends or asks for, others have their turns of the event loop meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tandem.gateway.caller_connection import ConnectionLimits
 from tests.gateway.http_suite import HttpSuite, one_loop
+from tests.gateway.test_failures import Breaking
+from tests.gateway.test_slow_callers import served as served_by
 
 LONGEST_S = 0.15
 """Of this thread's own time, between two turns of a task that does nothing; several times as long
@@ -88,3 +91,15 @@ async def test_too_long_headers_are_refused(served: HttpSuite, headers: bytes) -
     except ConnectionResetError:  # as it may be for one that still sends
         return
     assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_the_document_of_the_api_is_made_beside_the_answers() -> None:
+    """It takes more than a second."""
+    async with (
+        served_by(Breaking(RuntimeError()), ConnectionLimits()) as (_, http),
+        turns_meanwhile() as waited,
+    ):
+        one, other = await asyncio.gather(http.get("/openapi.json"), http.get("/openapi.json"))
+    assert one.json()["openapi"].startswith("3.")
+    assert one.content == other.content
+    assert max(waited) < LONGEST_S
