@@ -49,6 +49,9 @@ _TOO_LONG = re.compile(r"the context holds \d+")
 _MOST_FORMS = 4
 """Of a field that are told: a message is read by people."""
 _LONGEST_TAG = 64
+_LONGEST_MESSAGE = 2000
+_LONGEST_NAME = 200
+"""Characters of what a caller sent may come back in an error; a body may be a name of 2 MiB."""
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic calls members of a union, where it says which of them refused a value."""
 
@@ -97,12 +100,17 @@ class ApiError(HTTPException):
         kind: str = _INVALID,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = _shortened(message, _LONGEST_MESSAGE)
         super().__init__(status, message, dict(headers or {}))
         self.status = status
         self.message = message
-        self.param = param
+        self.param = None if param is None else _shortened(param, _LONGEST_NAME)
         self.code = code
         self.kind = kind
+
+
+def _shortened(words: str, most: int) -> str:
+    return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
 def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
