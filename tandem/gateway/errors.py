@@ -210,6 +210,7 @@ MESSAGES_PATH = "/v1/messages"
 OLLAMA_PREFIX = "/api/"
 OLLAMA_CHAT_PATH = f"{OLLAMA_PREFIX}chat"
 CHAT_PATH = "/v1/chat/completions"
+DETOKENIZE_PATH = "/detokenize"
 
 _RESPONSE_NAMES: Mapping[str, str] = {
     "prompt": "input",
@@ -218,6 +219,11 @@ _RESPONSE_NAMES: Mapping[str, str] = {
     "response_format": "text",
     "reasoning_effort": "reasoning",
     "chat_template_kwargs": "reasoning",
+}
+_NAMES_BY_PATH: Mapping[str, Mapping[str, str]] = {
+    CHAT_PATH: {"prompt": "messages"},
+    RESPONSES_PATH: _RESPONSE_NAMES,
+    DETOKENIZE_PATH: {"prompt": "tokens"},
 }
 _MESSAGE_NAMES: Mapping[str, str] = {
     "prompt": "messages",
@@ -260,9 +266,7 @@ def error_body(error: ApiError, path: str) -> ErrorBody | MessageError | OllamaE
     if path.startswith(OLLAMA_PREFIX):
         of_chats = {"prompt": "messages"} if path == OLLAMA_CHAT_PATH else {}
         return OllamaError(error=_renamed(error, {**_OLLAMA_NAMES, **of_chats}))
-    names = {"prompt": "messages"} if path == CHAT_PATH else {}
-    if path == RESPONSES_PATH:
-        names = dict(_RESPONSE_NAMES)
+    names = _NAMES_BY_PATH.get(path, {})
     param = None if error.param is None else names.get(error.param.partition(".")[0], error.param)
     told = ErrorDetails(message=error.message, type=error.kind, param=param, code=error.code)
     return ErrorBody(error=told)
