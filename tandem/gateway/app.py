@@ -268,7 +268,7 @@ def make_routes(
     open_to_all("/healthz", gateway.healthy, answer=AliveAnswer)
     open_to_all("/readyz", gateway.ready, answer=ReadyAnswer, answered_as={503: ReadyAnswer})
     if settings.documents is not None:
-        DocumentRoute(settings.documents).add_routes(app)
+        DocumentRoute(settings.documents, ending).add_routes(app)
     if settings.page:
         add_page(app, {"documents": settings.documents is not None})
     add_document(app)
