@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request
@@ -68,8 +68,8 @@ from tandem.gateway.openapi import (
     FROM_THE_SUITE,
     OF_A_BODY,
     WITH_A_KEY,
+    add_document,
     add_route,
-    openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
@@ -175,7 +175,9 @@ def make_routes(
     key."""
     ending = ending or asyncio.Event()
     gateway = _Gateway(suite, metrics, settings, ending)
-    app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Tandem", version=__version__, docs_url=None, redoc_url=None, openapi_url=None
+    )
     app.state.events = []
     app.state.body_limits = BodyLimits(
         max_bytes=settings.max_body_bytes,
@@ -268,10 +270,10 @@ def make_routes(
     open_to_all("/healthz", gateway.healthy, answer=AliveAnswer)
     open_to_all("/readyz", gateway.ready, answer=ReadyAnswer, answered_as={503: ReadyAnswer})
     if settings.documents is not None:
-        DocumentRoute(settings.documents).add_routes(app)
+        DocumentRoute(settings.documents, ending).add_routes(app)
     if settings.page:
         add_page(app, {"documents": settings.documents is not None})
-    app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
+    add_document(app)
     for kind in (ApiError, TandemError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     app.add_exception_handler(CallerLeft, _client_closed)
@@ -574,10 +576,15 @@ async def _refused(request: Request, error: Exception) -> Response:
 def _invalid_request(error: RequestValidationError) -> ApiError:
     """Return the error without where FastAPI found the value: in the body, the path, or behind
     it."""
-    details = [{**each, "loc": tuple(each["loc"][1:])} for each in error.errors()]
+    details = [{**each, "loc": tuple(map(_as_name, each["loc"][1:]))} for each in error.errors()]
     if details[0]["type"] == "missing" and not details[0]["loc"]:
         return invalid(None, "the body is not JSON: it is empty", "invalid_json")
     return validation_error(details)
+
+
+def _as_name(part: int | str) -> int | str:
+    """Return where a value is; a header's name is no identifier."""
+    return part.replace("-", "_") if isinstance(part, str) else part
 
 
 async def _client_closed(request: Request, error: Exception) -> Response:

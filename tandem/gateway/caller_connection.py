@@ -1,6 +1,7 @@
 """The callers' connections: how long each may be idle, how long it may let what it asked for wait
 to be read, and how many there may be. Invariant: a caller that does nothing, or reads nothing,
-holds neither a descriptor nor an answer for longer than the limits say."""
+holds neither a descriptor nor an answer for longer than the limits say; nothing that it sends holds
+the event loop for longer than reading `READ_AT_ONCE` bytes takes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,6 +19,9 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 Address = tuple[str, int]
+READ_AT_ONCE = 4096
+"""Bytes that are read as HTTP before others have their turn. A body may come in chunks of one byte,
+each of which takes as long as thousands of bytes in one: 200,000 of them held the loop for 3 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,15 @@ class CallerConnection(asyncio.Protocol):
     _transport: asyncio.Transport
     _idling: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
+    _reading: asyncio.Handle | None = None
+    """The turn in which more of what was received is read."""
+    _may_read = True
 
     def __init__(self, callers: Callers, protocol: asyncio.Protocol) -> None:
         self._callers = callers
         self._protocol = protocol
+        self._received = bytearray()
+        """What was not read yet; nothing more is received before it was."""
         self._requests = 0
         """That are handled; one that comes before the last one's answer is complete waits."""
 
@@ -102,17 +111,19 @@ class CallerConnection(asyncio.Protocol):
         self.address = str(host), int(port)
         self._callers.add(self)
         self._idling = self._abort_after(self._callers.limits.idle_s)
-        self._protocol.connection_made(transport)
+        self._protocol.connection_made(cast(asyncio.Transport, _InTurns(self, transport)))
 
     def data_received(self, data: bytes) -> None:
-        self._protocol.data_received(data)
+        self._received += data
+        if self._reading is None and self._may_read:
+            self._read()
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._callers.remove(self)
-        _cancel(self._idling, self._stalled)
+        _cancel(self._idling, self._stalled, self._reading)
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -130,6 +141,36 @@ class CallerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Read no more, as the protocol asks."""
+        self._may_read = False
+        _cancel(self._reading)
+        self._reading = None
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._may_read = True
+        self._go_on()
+
+    def _read(self) -> None:
+        """Read as much as there is a turn for."""
+        self._reading = None
+        part = bytes(self._received[:READ_AT_ONCE])
+        del self._received[:READ_AT_ONCE]
+        self._protocol.data_received(part)
+        if self._may_read:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Read what was received in a later turn; if that is nothing, receive more."""
+        if self._transport.is_closing():
+            self._received.clear()
+        elif not self._received:
+            self._transport.resume_reading()
+        elif self._reading is None:
+            self._transport.pause_reading()
+            self._reading = asyncio.get_running_loop().call_soon(self._read)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -156,7 +197,19 @@ class CallerConnection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _cancel(*timers: asyncio.TimerHandle | None) -> None:
-    for timer in timers:
-        if timer is not None:
-            timer.cancel()
+class _InTurns:
+    """A connection's transport, for a protocol that reads in turns."""
+
+    def __init__(self, connection: CallerConnection, transport: asyncio.Transport) -> None:
+        self.pause_reading = connection.pause_reading
+        self.resume_reading = connection.resume_reading
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _cancel(*handles: asyncio.Handle | None) -> None:
+    for handle in handles:
+        if handle is not None:
+            handle.cancel()

@@ -1,15 +1,17 @@
 """Routes to add, list and delete documents on the device. They exist only where the aggregator may
 change documents."""
 
+import asyncio
 import base64
 import binascii
 from typing import Annotated, Literal, Protocol
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from tandem.gateway.base_models import Answer, Body
+from tandem.gateway.connection_body import cancel_on_disconnect
 from tandem.gateway.errors import ApiError, invalid, json_response, lacks_scope
 from tandem.gateway.openapi import FROM_THE_SUITE, add_route
 from tandem.index.extraction import Format, format_of
@@ -116,8 +118,9 @@ class DocumentList(Answer):
 
 
 class DocumentRoute:
-    def __init__(self, documents: TenantDocuments) -> None:
+    def __init__(self, documents: TenantDocuments, ending: asyncio.Event) -> None:
         self._documents = documents
+        self._ending = ending
 
     def add_routes(self, app: FastAPI) -> None:
         one, of_a_body = f"{DOCUMENTS_PATH}/{{name:path}}", (400, 408, 413, 415)
@@ -129,7 +132,7 @@ class DocumentRoute:
             statuses = (*FROM_THE_SUITE, *refusals)
             add_route(app, method, path, handler, answer=answer, refusals=statuses)
 
-    async def add(self, body: DocumentUpload) -> Response:
+    async def add(self, request: Request, body: DocumentUpload) -> Response:
         """Add a document to the device. It is stored there and nowhere else."""
         name = clean_name(body.name)
         caller = current_caller()
@@ -144,7 +147,8 @@ class DocumentRoute:
             max_documents=caller.quota.documents,
             max_bytes=caller.quota.document_bytes,
         )
-        await self._documents.add(upload)
+        adding = self._documents.add(upload)
+        await cancel_on_disconnect(request.receive, self._ending, adding)
         return json_response(DocumentAdded(name=name, shared=body.shared))
 
     async def list_documents(

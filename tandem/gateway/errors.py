@@ -49,6 +49,9 @@ _TOO_LONG = re.compile(r"the context holds \d+")
 _MOST_FORMS = 4
 """Of a field that are told: a message is read by people."""
 _LONGEST_TAG = 64
+_LONGEST_MESSAGE = 2000
+_LONGEST_NAME = 200
+"""Characters of what a caller sent may come back in an error; a body may be a name of 2 MiB."""
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic calls members of a union, where it says which of them refused a value."""
 
@@ -105,12 +108,17 @@ class ApiError(HTTPException):
         kind: str = _INVALID,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = _shortened(message, _LONGEST_MESSAGE)
         super().__init__(status, message, dict(headers or {}))
         self.status = status
         self.message = message
-        self.param = param
+        self.param = None if param is None else _shortened(param, _LONGEST_NAME)
         self.code = code
         self.kind = kind
+
+
+def _shortened(words: str, most: int) -> str:
+    return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
 def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
@@ -210,6 +218,7 @@ MESSAGES_PATH = "/v1/messages"
 OLLAMA_PREFIX = "/api/"
 OLLAMA_CHAT_PATH = f"{OLLAMA_PREFIX}chat"
 CHAT_PATH = "/v1/chat/completions"
+DETOKENIZE_PATH = "/detokenize"
 
 _RESPONSE_NAMES: Mapping[str, str] = {
     "prompt": "input",
@@ -218,6 +227,11 @@ _RESPONSE_NAMES: Mapping[str, str] = {
     "response_format": "text",
     "reasoning_effort": "reasoning",
     "chat_template_kwargs": "reasoning",
+}
+_NAMES_BY_PATH: Mapping[str, Mapping[str, str]] = {
+    CHAT_PATH: {"prompt": "messages"},
+    RESPONSES_PATH: _RESPONSE_NAMES,
+    DETOKENIZE_PATH: {"prompt": "tokens"},
 }
 _MESSAGE_NAMES: Mapping[str, str] = {
     "prompt": "messages",
@@ -261,9 +275,7 @@ def error_body(error: ApiError, path: str) -> ErrorBody | MessageError | OllamaE
     if path.startswith(OLLAMA_PREFIX):
         of_chats = {"prompt": "messages"} if path == OLLAMA_CHAT_PATH else {}
         return OllamaError(error=_renamed(error, {**_OLLAMA_NAMES, **of_chats}))
-    names = {"prompt": "messages"} if path == CHAT_PATH else {}
-    if path == RESPONSES_PATH:
-        names = dict(_RESPONSE_NAMES)
+    names = _NAMES_BY_PATH.get(path, {})
     param = None if error.param is None else names.get(error.param.partition(".")[0], error.param)
     told = ErrorDetails(message=error.message, type=error.kind, param=param, code=error.code)
     return ErrorBody(error=told)

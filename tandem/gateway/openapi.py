@@ -2,6 +2,8 @@
 what it does not know: streams. Invariant: an operation lists every status that it can return and
 the body that comes with it, and every reference resolves inside the document."""
 
+import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,6 +86,24 @@ def add_route(
     app.router.routes.append(route)
     if event is not None:
         app.state.events.append(event)
+
+
+def add_document(app: FastAPI) -> None:
+    """Add the route of the OpenAPI document. It is made when it is first asked for, on a thread,
+    since that takes more than a second."""
+    made: list[bytes] = []
+    making = asyncio.Lock()
+
+    def make() -> bytes:
+        return json.dumps(openapi_document(app), ensure_ascii=False).encode()
+
+    async def send_document() -> Response:
+        async with making:
+            if not made:
+                made.append(await asyncio.to_thread(make))
+        return Response(made[0], media_type=_JSON)
+
+    app.add_api_route("/openapi.json", send_document, include_in_schema=False, response_model=None)
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:

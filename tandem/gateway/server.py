@@ -19,6 +19,8 @@ from tandem.net.lifecycle import PortInUse
 from tandem.net.reloaded import Reloaded, read_file
 
 BACKLOG = 1024
+MAX_HEADERS_BYTES = 2**15
+"""Of all headers together, and of a chunked body's trailers: each is parsed at once."""
 CLOSE_S = 2
 """What the last answers get to reach their callers."""
 _LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
@@ -70,6 +72,7 @@ class HttpServer:
                 self._callers.watched(_ended_quietly(_last_after_two_lengths(app))),
                 http=self._callers.connection,  # type: ignore[arg-type]
                 ws="none",
+                h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
                 lifespan="off",
                 log_config=None,
                 log_level="warning",

@@ -17,7 +17,7 @@ from tandem.core.prompt import Prompt
 from tandem.gateway.base_models import UINT32, Answer, Body, TokenId, one_of
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import cancel_on_disconnect
-from tandem.gateway.errors import invalid, json_response
+from tandem.gateway.errors import DETOKENIZE_PATH, invalid, json_response
 from tandem.gateway.long_bodies import in_turn
 from tandem.gateway.messages import Message
 from tandem.gateway.openapi import FROM_THE_SUITE, OF_A_BODY, add_route
@@ -126,7 +126,7 @@ class TextEndpoints:
         post = partial(add_route, app, "POST", refusals=(*FROM_THE_SUITE, *OF_A_BODY))
         post("/v1/embeddings", self.embed, answer=EmbeddingList)
         post("/tokenize", self.tokenize, answer=TokenizeResponse)
-        post("/detokenize", self.detokenize, answer=DetokenizeResponse)
+        post(DETOKENIZE_PATH, self.detokenize, answer=DetokenizeResponse)
 
     async def tokenize(self, request: Request, body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt or a conversation."""

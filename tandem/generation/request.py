@@ -63,6 +63,8 @@ CLOUD_ALONE_PRESET = "ar"
 """The draft model takes no part."""
 RAG_PRESET = "dragon-coupled"
 """Where documents of both sides are asked for and no preset is named."""
+_LONGEST_NAME = 64
+"""Characters of an unknown preset's name that are compared and told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,7 @@ def unknown_preset(name: str) -> InvalidArgument:
     """Return an error for a preset that does not exist, with the most similar one and the three
     that most people need."""
     known = (*PRESETS, *AGGREGATION_PRESETS)
+    name = name[:_LONGEST_NAME]
     usual = (
         f"{DEFAULT_PRESET} (the default), {CLOUD_ALONE_PRESET} (the large model alone),"
         f" {RAG_PRESET} (from documents) and {len(known) - 3} others, which 'tandem presets' lists"

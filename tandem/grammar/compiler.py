@@ -277,6 +277,8 @@ def _what_is_wrong(said: str) -> str:
         return f"not supported in a JSON schema: {names}"
     if unknown := re.match(r"Unknown format: (.*)", said):
         return f"not supported in a JSON schema: the format '{unknown[1]}'"
+    if said.startswith("NoExtensionBias"):  # no token may follow, and nothing has ended
+        return "no text matches it"
     if said.startswith("oneOf constraints"):
         return "not supported in a JSON schema: this 'oneOf'; use 'anyOf'"
     if broken := re.match(r"regex parse error:\n *(.*)\n(?:.*\n)*?error: (.*)", said):

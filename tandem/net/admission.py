@@ -240,11 +240,18 @@ def quota_of(settings: ServiceSettings) -> Quota:
 class Slots:
     """Places for requests that may wait for their turn; used on the event loop only."""
 
-    def __init__(self, admission: Admission, place: str, running: int, waiting: int) -> None:
-        """Start with all slots free. `place` is what refusals call one."""
+    def __init__(
+        self,
+        admission: Admission,
+        place: str,
+        running: int,
+        waiting: int,
+        of_one: int | None = None,
+    ) -> None:
+        """Start with all slots free. `place` is what refusals call one. `of_one`: as of `Turns`."""
         self._admission = admission
         self._place = place
-        self._turns = Turns[asyncio.Future[None]](place, running, waiting)
+        self._turns = Turns[asyncio.Future[None]](place, running, waiting, of_one=of_one)
 
     @property
     def running(self) -> int:

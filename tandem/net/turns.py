@@ -47,10 +47,14 @@ class Turn(Generic[Item]):
 class Turns(Generic[Item]):
     """`at_once` items have their turn, `waiting` more may wait. No clock, no threads."""
 
-    def __init__(self, places: str, at_once: int, waiting: int) -> None:
-        """Start with nobody. `places` is what refusals call places in the queue."""
+    def __init__(
+        self, places: str, at_once: int, waiting: int, *, of_one: int | None = None
+    ) -> None:
+        """Start with nobody. `places` is what refusals call places in the queue. `of_one`: turns
+        that one tenant may have at once, also while it is alone; None: all."""
         self._places = places
         self._at_once = at_once
+        self._of_one = at_once if of_one is None else of_one
         self._shares = FairShares({places: at_once + waiting, _TURNS: at_once})
         self._waiting: dict[Tenant, list[Turn[Item]]] = {}
         self._running = set[Turn[Item]]()
@@ -98,7 +102,7 @@ class Turns(Generic[Item]):
         """Give the next turn; None while all are taken, or kept for others."""
         if len(self._running) == self._at_once:
             return None
-        able = (each for each in self._waiting if self._shares.may_take(each, _TURNS, now))
+        able = (each for each in self._waiting if self._may_have_one_more(each, now))
         if (tenant := min(able, key=self._order, default=None)) is None:
             return None
         turn = min(self._waiting[tenant], key=lambda each: each.priority)
@@ -123,6 +127,10 @@ class Turns(Generic[Item]):
         else:
             return
         self._shares.take(turn.tenant, self._places, -1)
+
+    def _may_have_one_more(self, tenant: Tenant, now: float) -> bool:
+        has_all = tenant != NOBODY and self._shares.held_by(tenant, _TURNS) >= self._of_one
+        return not has_all and self._shares.may_take(tenant, _TURNS, now)
 
     def _remove(self, turn: Turn[Item]) -> None:
         queue = self._waiting[turn.tenant]

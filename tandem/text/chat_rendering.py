@@ -30,7 +30,7 @@ _CONTINUE = "continue_final_message"
 _RESERVED = frozenset(
     {
         *("messages", "conversation", "conversations", "tools", "documents"),
-        *("chat_template", "raise_exception", "strftime_now"),
+        *("self", "chat_template", "raise_exception", "strftime_now"),
         *("tokenize", "tokenizer_kwargs", "sanitize_control_tokens", "padding", "truncation"),
         *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
     }

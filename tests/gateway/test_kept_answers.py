@@ -156,6 +156,9 @@ async def test_a_stream_goes_on_without_its_caller_and_is_taken_up_after_the_las
         assert (await here.http.get(f"{address}?starting_after=2")).text == rest
         of_another = {"Last-Event-ID": "other:2"}
         assert (await here.http.get(address, headers=of_another)).text == whole
+        too_long = await here.http.get(address, headers={"Last-Event-ID": "9" * 257})
+        assert too_long.status_code == 400
+        assert too_long.json()["error"]["param"] == "last_event_id"
 
 
 async def test_a_stream_is_taken_up_while_it_goes_on_by_several_readers() -> None:

@@ -15,14 +15,19 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from tandem.gateway.app import GatewaySettings
+from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.guard import scopes_for
+from tandem.gateway.server import HttpServer
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key, parse_keys
+from tandem.net.retriever_client import Upload
 from tandem.net.scopes import Scope
 from tandem.specdec.messages import GenerationParams
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem_api.retriever.v1.retriever_pb2 import ListRequest, ListResponse
 from tests.gateway.http_suite import chat_body, http_to
-from tests.services.scripted_suite import summary_of
+from tests.gateway.test_failures import Breaking
+from tests.services.scripted_suite import summary_of, until
 from tests.services.two_sided_suite import PROMPT, TwoSides, two_sides
 from tests.unit.index.written_pdfs import pdf
 
@@ -306,3 +311,45 @@ def test_no_spelling_of_the_path_is_opened_by_another_scope() -> None:
             assert scopes_for(method, path) == write
     for path in ("/v1/models", f"{PATH}s", "/v1/tandem", "/"):
         assert scopes_for("POST", path) == generate
+
+
+class EndlessDocuments:
+    """Documents that are never stored; `adding` are on their way."""
+
+    adding = 0
+
+    async def add(self, upload: Upload) -> None:
+        self.adding += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.adding -= 1
+
+    async def delete(self, name: str, owner: str) -> bool:
+        raise NotImplementedError
+
+    async def listed(self, request: ListRequest) -> ListResponse:
+        raise NotImplementedError
+
+
+async def test_an_upload_ends_when_its_caller_leaves_or_the_server_stops() -> None:
+    """A large document is embedded for minutes: those whose callers had left kept the retriever's
+    places, and other tenants got none."""
+    documents, ending = EndlessDocuments(), asyncio.Event()
+    settings = GatewaySettings(documents=documents)
+    app = make_app(Breaking(RuntimeError()), Metrics(new_registry(), "device"), settings, ending)
+    async with (
+        HttpServer(app, "127.0.0.1", 0) as server,
+        httpx2.AsyncClient(base_url=server.url, timeout=60) as http,
+    ):
+        leaves, stays = (
+            asyncio.create_task(http.post(PATH, json={"name": name, "content": "x"}))
+            for name in ("a.md", "b.md")
+        )
+        await until(lambda: documents.adding == 2)
+        leaves.cancel()
+        await until(lambda: documents.adding == 1)
+        ending.set()
+        answer = await stays
+    assert answer.status_code == 503
+    assert documents.adding == 0

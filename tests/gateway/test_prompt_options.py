@@ -66,7 +66,7 @@ async def test_tokens_of_texts_and_conversations_and_back(served: HttpSuite) -> 
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "messages": messages}, "prompt"),
         ("/tokenize", {"prompt": "a" * 10**6}, "prompt"),
-        ("/detokenize", {"tokens": [64]}, "prompt"),
+        ("/detokenize", {"tokens": [64]}, "tokens"),
         ("/detokenize", {"tokens": [1] * (CONTEXT + 1)}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens.0"),
     ):

@@ -251,3 +251,22 @@ async def test_a_model_that_is_not_here_is_not_found(served: HttpSuite) -> None:
     answer = await served.post(CHAT, {**chat_body(), "model": "gpt\n<script>"})
     assert answer.status_code == 404
     assert error_of(answer)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", "m" * 500_000),
+        ("tandem", {"n" * 500_000: 1}),
+        ("tandem", {"preset": "p" * 500_000}),
+    ],
+    ids=["model", "unknown name", "preset"],
+)
+async def test_a_refusal_repeats_no_more_than_a_reader_needs(
+    served: HttpSuite, field: str, value: Any
+) -> None:
+    """A name of half a megabyte came back, twice where it was the parameter's."""
+    answer = await served.post(CHAT, chat_body(**{field: value}))
+    assert answer.status_code in (400, 404)
+    assert error_of(answer)["param"].startswith(field)
+    assert len(answer.content) < 4000

@@ -120,7 +120,7 @@ class RetrieverSettings(ServiceSettings):
     max_ingests: int = Field(
         default=8,
         ge=1,
-        description="Maximum concurrent ingest streams.",
+        description="Maximum concurrent ingest streams. One tenant may have half of them.",
         json_schema_extra={"group": "Limits"},
     )
     extraction_processes: int = Field(

@@ -127,10 +127,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._tracing = tracing
         self._forgetting = forgetting
         self._admission = Admission({}, quota=limits.quota, series=metrics.holders())
-        places = {INGESTS: limits.max_ingests, SEARCHES: limits.max_searches}
+        # A large document is embedded for minutes, and keeps its place while another tenant comes.
+        of_one = max(1, limits.max_ingests // 2)
         self._slots = {
-            place: Slots(self._admission, place, count, limits.max_waiting)
-            for place, count in places.items()
+            INGESTS: Slots(
+                self._admission, INGESTS, limits.max_ingests, limits.max_waiting, of_one
+            ),
+            SEARCHES: Slots(self._admission, SEARCHES, limits.max_searches, limits.max_waiting),
         }
         self._leaving = asyncio.Event()
         self._writer = FairExecutor("retriever-write", 1, waiting=MOST_WAITING)

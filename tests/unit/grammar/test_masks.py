@@ -183,3 +183,18 @@ def test_hostile_schemas_are_refused_by_their_first_step(
 ) -> None:
     with pytest.raises(InvalidArgument, match="grammar"):
         compiler.mask(Grammar(GrammarKind.JSON_SCHEMA, source))
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (GrammarKind.REGEX, r"[^\s\S]"),
+        (GrammarKind.LARK, "start: start"),
+        (GrammarKind.JSON_SCHEMA, '{"$ref": "#"}'),
+    ],
+)
+def test_a_grammar_that_nothing_matches_is_refused_in_words(
+    compiler: GrammarCompiler, kind: GrammarKind, source: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="grammar: no text matches it"):
+        compiler.mask(Grammar(kind, source))

@@ -55,6 +55,17 @@ def test_one_key_alone_gets_every_worker_and_every_place(at_once: int) -> None:
         turns.add(Tenant("edge-1"), "more", 0.0)
 
 
+def test_turns_that_are_long_may_be_kept_from_one_alone() -> None:
+    """Eight uploads of one tenant took all eight turns for minutes, and another's was refused."""
+    turns = Turns[str]("places", 8, 64, of_one=4)
+    asked(turns, Tenant("front", b"alice"), 20)
+    assert len(given(turns)) == 4
+    asked(turns, Tenant("front", b"bob"), 1, now=2 * ACTIVE_S)
+    assert given(turns, now=2 * ACTIVE_S) == ["frontbob0"]
+    asked(turns, Tenant(""), 9)
+    assert len(given(turns, now=4 * ACTIVE_S)) == 3, "callers without keys share nothing out"
+
+
 def test_turns_go_round_whoever_asked_for_more() -> None:
     turns = Turns[str]("places", 1, 64)
     for tenant, count in (("greedy", 5), ("a", 2), ("b", 1)):

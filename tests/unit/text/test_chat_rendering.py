@@ -107,6 +107,7 @@ def test_no_variable_stands_for_a_parameter_of_rendering() -> None:
         ('{"continue_final_message": true, "add_generation_prompt": true}', "must be false"),
         ('{"tools": []}', "tools is no variable"),
         ('{"chat_template": "x"}', "chat_template is no variable"),
+        ('{"self": "x"}', "self is no variable"),
         ('{"eos_token": "x"}', "eos_token is no variable"),
         ('{"a b": 1}', "'a b' is no name"),
         ('{"__class__": 1}', "'__class__' is no name"),
