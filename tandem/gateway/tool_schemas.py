@@ -1,6 +1,6 @@
 """What of a tool's schema the grammar of its calls enforces. Invariant: pure; the schema of a tool
-that is not strict refuses no request for a keyword, a format or a pattern that the compiler of
-grammars does not know: these are left out, and the model only reads them."""
+that is not strict refuses no request for a keyword, a format, a pattern or a bound that is beyond
+the compiler of grammars: these are left out, and the model only reads them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,10 @@ _UNKNOWN_PATTERN = re.compile(
     r"|\\[0-9bBAZGcehHkKQERX<>]"  # refers back; borders and classes of other engines
     r"|\[\^?\]"
 )
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_TOO_WIDE = 2**63 - 1
+"""A bound that says no more than that the number is one of 64 bits, or a float. The compiler fails
+at two of them."""
 _SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
 _VALUES = frozenset({"const", "enum", "default", "examples"})
 _LINE = re.compile(r"\w+: line (\d+): (.*)", re.DOTALL)
@@ -30,7 +34,7 @@ def enforced_schema(parameters: Mapping[str, Any] | None, strict: bool) -> Schem
     whole = _NO_PARAMETERS | dict(parameters or {})
     if strict:
         return whole | {_OPTIONS: _COMPACT}
-    return _without_unknown_patterns(whole) | {_OPTIONS: _COMPACT | _LENIENT}
+    return _without_unknown_keywords(whole) | {_OPTIONS: _COMPACT | _LENIENT}
 
 
 def refusal_of_schema(message: str, names: Sequence[str]) -> str:
@@ -42,11 +46,13 @@ def refusal_of_schema(message: str, names: Sequence[str]) -> str:
     return f"tools: the schema of '{names[int(match[1]) - 1]}': {match[2]}"
 
 
-def _without_unknown_patterns(schema: Schema) -> Schema:
+def _without_unknown_keywords(schema: Schema) -> Schema:
     known: Schema = {}
     forbids_others = True
     for name, value in schema.items():
         if name == "pattern" and isinstance(value, str) and _UNKNOWN_PATTERN.search(value):
+            continue
+        if name in _BOUNDS and isinstance(value, int | float) and abs(value) >= _TOO_WIDE:
             continue
         if name in _SCHEMAS_BY_NAME and isinstance(value, dict):
             known[name] = {key: _without_unknown(each) for key, each in value.items()}
@@ -64,4 +70,4 @@ def _without_unknown_patterns(schema: Schema) -> Schema:
 def _without_unknown(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_unknown(each) for each in value]
-    return _without_unknown_patterns(value) if isinstance(value, dict) else value
+    return _without_unknown_keywords(value) if isinstance(value, dict) else value

@@ -3,6 +3,7 @@ it, and a refusal says which tool and which keyword it is about."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -43,6 +44,14 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "oneOf": (
         {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
         "not supported in a JSON schema: this 'oneOf'; use 'anyOf'",
+    ),
+    "int64": (
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        "Failed to generate regex for integer range",
+    ),
+    "double": (
+        {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
+        "Failed to generate regex for float range",
     ),
 }
 
@@ -102,6 +111,11 @@ def test_of_a_schema_only_what_is_unknown_is_left_out() -> None:
     assert left["properties"] == {"pattern": known, "default": {"type": "string"}}
     assert {name: left[name] for name in values} == values
     assert left["anyOf"] == [{}, known]
+    bounded = {"minimum": 0, "maximum": 2**63 - 1, "properties": {"maximum": {"minimum": 1}}}
+    left = enforced_schema(bounded, strict=False)
+    assert left["minimum"] == 0
+    assert "maximum" not in left
+    assert left["properties"] == bounded["properties"]
     by_pattern = {"(?=x)": {"type": "string"}, "^y": {"type": "integer"}}
     left = enforced_schema(
         {"patternProperties": by_pattern, "additionalProperties": False}, strict=False
