@@ -53,7 +53,7 @@ def check_committed(
     if not 0 <= message.accepted <= len(sent):
         raise ProtocolError(f"{len(sent)} drafts sent", f"Committed with {message.accepted}")
     appended = (*sent[: message.accepted], *message.token_ids)
-    room = len(request.prompt_ids) + request.max_tokens - len(committed)
+    room = len(request.prompt_ids) + request.max_tokens - message.base
     if len(appended) > room:
         raise ProtocolError(f"at most {room} tokens expected", f"{len(appended)} committed")
     for token in message.token_ids:
@@ -68,7 +68,7 @@ def check_committed(
         raise ProtocolError("tokens expected", "Committed without any")
     if message.work.cloud_drafts or message.cloud_accepted:
         _check_cloud_drafts(message, request)
-    if message.logprobs or not request.logprobs_are_optional:
+    if message.logprobs or (request.params.logprobs and not request.logprobs_are_optional):
         _check_logprobs(message.logprobs, len(appended), request, "Committed")
     check_prefix(message, committed, appended)
 

@@ -19,7 +19,7 @@ from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
-from tandem.specdec.messages import Committed, Drafts, Frame, Opened
+from tandem.specdec.messages import Committed, Drafts, FrameHeader, Opened
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tandem.specdec.proposers import DraftSource
 
@@ -178,15 +178,16 @@ class Drafting:
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` tokens, or up to the first that is among
         `ends`."""
+        position = self.position
         self._drafts_left = count
-        self._fed_with_task = self.position - self.kv_length
+        self._fed_with_task = position - self.kv_length
         stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
         lengthens = self._lengthens and not stepwise
         longest = min(self.longest - len(self.in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
             keep=self.kv_length,
-            token_ids=self.unfed(self.position, self.kv_length),
-            position=self.position,
+            token_ids=self.unfed(position, self.kv_length),
+            position=position,
             count=count,
             ends=ends,
             stepwise=stepwise,
@@ -201,8 +202,9 @@ class Drafting:
         """Put a task's next tokens in flight; False for a task that is not under way."""
         if task is not self.task:
             return False
-        without_model = all(drafted.source is not DraftSource.MODEL for drafted in drafts)
-        self.is_pure_decode = without_model or self._fed_with_task <= FEW
+        self.is_pure_decode = self._fed_with_task <= FEW or all(
+            drafted.source is not DraftSource.MODEL for drafted in drafts
+        )
         self._fed_with_task = 0
         most = self._drafts_left + task.max_extra
         if not 1 <= len(drafts) <= most:
@@ -279,12 +281,12 @@ class Drafting:
 
     def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
         before = self.in_flight.sent_token_ids
-        frame = Frame(
-            session=self._request.session,
-            base=len(self._committed) + len(before),
-            prefix_hash=self._committed.prefix_with(before),
-        )
-        return draft_frame(frame, piece, self._request.preset, whole=whole)
+        header: FrameHeader = {
+            "session": self._request.session,
+            "base": len(self._committed) + len(before),
+            "prefix_hash": self._committed.prefix_with(before),
+        }
+        return draft_frame(header, piece, self._request.preset, whole=whole)
 
 
 class DraftsInFlight:
@@ -350,11 +352,11 @@ class DraftsInFlight:
 
 
 def draft_frame(
-    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
+    header: FrameHeader, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
 ) -> Drafts:
     """Return the message that carries drafts, with what the preset says of their distributions;
     `whole`: they complete a chunk."""
-    token_ids = tuple(drafted.token_id for drafted in chunk)
+    token_ids = tuple([drafted.token_id for drafted in chunk])
     probabilities = None
     distributions = None
     if preset.uplink is Uplink.PROBABILITIES:
@@ -362,9 +364,7 @@ def draft_frame(
     if preset.carries_probs:
         distributions = np.stack([drafted.draft_probs for drafted in chunk])
     return Drafts(
-        session=frame.session,
-        base=frame.base,
-        prefix_hash=frame.prefix_hash,
+        **header,
         token_ids=token_ids,
         end_of_chunk=whole,
         probabilities=probabilities,

@@ -70,6 +70,8 @@ LEAST_STRETCH = 4
 cloud before they arrive."""
 _BEFORE_OPENED = Opened, GoingAway, Pong
 """Frames that change no text."""
+_COMPUTED = Committed, PromptLogprobs, CloudRoundFrame
+"""Frames that the cloud's engine had something to compute for."""
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -112,8 +114,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         )
         self.committed = self._text.tokens
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
-        own = (self.stats, self.measuring, self._logprobs_buffer)
-        self._observers = Observers((*own, *observers))
+        buffers = [self._logprobs_buffer] if params.logprobs else []
+        self._observers = Observers((self.stats, self.measuring, *buffers, *observers))
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(
             request,
@@ -267,12 +269,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             raise ProtocolError(self.phase, f"{type(message).__name__} before Opened")
         self._liveness.received(now)
         outputs = self._react(message, now)
-        if isinstance(message, Committed | PromptLogprobs | CloudRoundFrame):
+        if isinstance(message, _COMPUTED):
             self._liveness.answered(now)
         if self._predrafting.on:
             outputs += map(Interrupt, self._predrafting.forget_committed())
         outputs += self._flush(now)
-        outputs += self._ping(now)
+        # Silence, and what is owed, are the tick's: a frame has just come.
+        if self.measuring.ping_wanted(now):
+            outputs += self._ping(now)
         return outputs
 
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
@@ -310,8 +314,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         check_committed(message, self.request, self.committed, sent=sent)
         self.prompt_logprobs.check_complete()
         settled = Settled.by(message, sent)
-        position = message.base + message.accepted
-        if message.draw_from is not None and position == self._rounds.drawn_again_at:
+        again = message.base + message.accepted == self._rounds.drawn_again_at
+        if again and message.draw_from is not None:
             settled = replace(settled, departs=False, refused=False)  # that was said before
         drafts = self._drafting.in_flight.all
         self._observers.on_committed(message, settled, drafts, now)
@@ -354,13 +358,16 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         if not self._drafts:
             return self._commit([token], source)
-        branch, others = self._predrafting.resolve(token)
-        outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
+        interrupted = self._drafting.discard()
         self._observers.on_discarded()
+        if not self._predrafting.on:
+            return [*map(Interrupt, interrupted), *self._commit([token], source)]
+        branch, others = self._predrafting.resolve(token)
+        outputs: list[EdgeOutput] = [*map(Interrupt, (*interrupted, *others))]
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         outputs += self._commit([token], source)
-        if self.phase is not Phase.DONE and self._predrafting.on:
+        if self.phase is not Phase.DONE:
             drafts = branch.drafts if branch is not None else []
             parts = self.request.preset.schedule.token_by_token and bool(drafts)
             ready = branch is not None and (branch.complete or parts)
@@ -374,11 +381,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def work(self, now: float) -> DraftTask | None:
         """Return the next task to start, if any: the tokens to send next, or those that would
         follow a verdict. Ask again until there is none: tasks run concurrently."""
+        if self._drafting.task is not None and not self._predrafting.on:
+            return None
         if not self._drafts and self.phase is not Phase.ALONE:
             return None
         if self.phase is Phase.DONE or self.paused:
-            return None
-        if self._drafting.task is not None and not self._predrafting.on:
             return None
         task = None if self._drafting.task else self._main_task(now)
         if task is None and self.phase is not Phase.ALONE:

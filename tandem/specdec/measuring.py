@@ -93,7 +93,9 @@ class Measuring(EdgeObserver):
         *,
         pure_decode: bool,
     ) -> None:
-        if pure_decode and (steps := positions - sum(map(_took_no_step, drafts))):
+        if not (pure_decode and self.controller.on):
+            return
+        if steps := positions - (len(drafts) - _steps(drafts)):
             self.controller.on_drafted(steps, draft_s, now)
 
     def on_sent(self, frame: Drafts, now: float) -> None:
@@ -116,12 +118,10 @@ class Measuring(EdgeObserver):
             self._answered(message.base + judged, work, now)
         if not (settled.count or self.controller.on):
             return
-        accepted = settled.right - sum(map(_took_no_step, drafts[: settled.right]))
-        rejected = int(settled.departs and not _took_no_step(drafts[settled.right]))
         answer = Answer(
             tokens=tokens,
-            accepted=accepted,
-            rejected=rejected,
+            accepted=_steps(drafts[: settled.right]),
+            rejected=_steps(drafts[settled.right : settled.count]),
             undrafted=max(0, tokens - settled.count),
             gap_s=gap_s,
             verify_s=work.verify_s,
@@ -151,5 +151,6 @@ class Measuring(EdgeObserver):
         return "rounds" if schedule.stop_and_wait else "stream"
 
 
-def _took_no_step(drafted: Drafted) -> bool:
-    return drafted.source in _NO_STEPS
+def _steps(drafts: Sequence[Drafted]) -> int:
+    """Return for how many of these the draft model took a step."""
+    return len([1 for drafted in drafts if drafted.source not in _NO_STEPS])
