@@ -224,9 +224,8 @@ class CloudMachine:
     @property
     def finished(self) -> bool:
         """True if the answer is complete: end of text, or its length limit."""
-        if len(self.committed) >= self._length_limit:
-            return True
-        return len(self.committed) > self.committed.start and self.committed.last in self._eos
+        length, start = len(self.committed), self.committed.start
+        return length >= self._length_limit or (length > start and self.committed.last in self._eos)
 
     @property
     def kv_length(self) -> int:
@@ -649,18 +648,20 @@ class CloudMachine:
         self._commit_accepted(verification)
 
     def _commit_accepted(self, verification: Verification) -> None:
-        for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
-            self._commit(token_id, target)
+        self._append(*verification.token_ids)
+        if self._logprobs_recorder.enabled:
+            for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
+                self._logprobs_recorder.note(target, token_id)
 
     def _commit(self, token_id: int, target: TargetProbs) -> None:
         self._append(token_id)
         self._logprobs_recorder.note(target, token_id)
 
-    def _append(self, token_id: int) -> None:
-        """Commit a token. The draft that waits for its position, if one does, is judged by that: if
-        it is another token, all that follow it are void."""
-        self.committed.append(token_id)
-        self._pending.pass_by(token_id)
+    def _append(self, *token_ids: int) -> None:
+        """Commit tokens. The drafts that wait for their positions, if any do, are judged by that:
+        if one is another token, all that follow it are void."""
+        self.committed.extend(token_ids)
+        self._pending.pass_by(token_ids)
 
     def _bonus_token(self, verification: Verification) -> None:
         """Commit the cloud's own token after the accepted drafts, unless the text is complete or a

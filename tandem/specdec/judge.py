@@ -77,21 +77,25 @@ class Judge:
         path = list[int]()
         token_ids = list[int]()
         targets = list[TargetProbs]()
-        node = -1
+        node, position = -1, self.base
         replacement = None
         while (step := self.steps.get(node)) is not None or self.bonus:
-            position = self.base + len(path)
-            targets.append(self._target(node, position, distribution_at))
+            if (row := self.row(node)) < 0:
+                target = self.known[node + 1]
+            else:
+                target = self.rule.prepare(distribution_at(row), position)
+            targets.append(target)
             if step is None:
                 break
-            index = self.rule.accepted(targets[-1], step.proposal, position)
+            index = self.rule.accepted(target, step.proposal, position)
             if index is None:
-                replacement = self.payloads.payload(targets[-1], step.proposal, position)
+                replacement = self.payloads.payload(target, step.proposal, position)
                 break
             node = step.nodes[index]
             path.append(node)
             token_ids.append(step.proposal.token_ids[index])
-            if token_ids[-1] in self.eos or position + 1 >= self.length_limit:
+            position += 1
+            if token_ids[-1] in self.eos or position >= self.length_limit:
                 break
         return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
@@ -99,11 +103,6 @@ class Judge:
         """Return the row of the pass's logits that follows a node; below 0 where its target was
         known before."""
         return node + 1 - len(self.known)
-
-    def _target(self, node: int, position: int, distribution_at: DistributionAt) -> TargetProbs:
-        if node + 1 < len(self.known):
-            return self.known[node + 1]
-        return self.rule.prepare(distribution_at(self.row(node)), position)
 
 
 @frozen

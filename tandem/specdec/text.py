@@ -42,15 +42,15 @@ class CommittedText:
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Commit tokens up to the first that ends the text; return which, and why it ended."""
-        committed: list[int] = []
-        for token in token_ids:
-            committed.append(token)
-            self.tokens.append(token)
-            if reason := self._stop_reason(token):
-                return tuple(committed), reason
-        return tuple(committed), None
-
-    def _stop_reason(self, token: int) -> FinishReason | None:
-        if self._completes_stop(token) or token in self.eos:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.tokens) >= self.length_limit else None
+        committed, reason = tuple(token_ids), None
+        room = self.length_limit - len(self.tokens)
+        for count, token in enumerate(committed, start=1):
+            if self._completes_stop(token) or token in self.eos:
+                reason = FinishReason.STOP
+            elif count >= room:
+                reason = FinishReason.LENGTH
+            if reason is not None:
+                committed = committed[:count]
+                break
+        self.tokens.extend(committed)
+        return committed, reason

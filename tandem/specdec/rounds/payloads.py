@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import check_probs
 from tandem.core.tree import check_parents, children, depths
@@ -32,14 +30,13 @@ def check_payload(draft: Drafts, settings: VerifySettings, vocabulary_size: int)
         _check_distributions(draft, vocabulary_size)
 
 
-def proposals_of(draft: Drafts) -> Iterator[Proposal]:
-    """Yield the draft's tokens, each with what the uplink carried for it."""
-    for index, token_id in enumerate(draft.token_ids):
-        yield Proposal(
-            (token_id,),
-            draft.probabilities[index] if draft.probabilities is not None else None,
-            draft.distributions[index] if draft.distributions is not None else None,
-        )
+def proposals_of(draft: Drafts) -> list[Proposal]:
+    """Return the draft's tokens, each with what the uplink carried for it."""
+    nothing = (None,) * len(draft.token_ids)
+    probabilities = nothing if draft.probabilities is None else draft.probabilities
+    distributions = nothing if draft.distributions is None else draft.distributions
+    carried = zip(draft.token_ids, probabilities, distributions, strict=True)
+    return [Proposal((token_id,), prob, probs) for token_id, prob, probs in carried]
 
 
 def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:
