@@ -128,12 +128,11 @@ class _HashAhead:
         """Return the hash after the sequence of hash `prefix` and `token_ids`, at least one."""
         if self._token_ids[: len(token_ids)] != token_ids:
             known = len(self._token_ids)
-            if not known or token_ids[:known] != self._token_ids:
+            if token_ids[:known] != self._token_ids:
                 known = 0
                 self._prefixes.clear()
-            else:
-                prefix = self._prefixes[-1]
-            self._prefixes += _prefixes_after(prefix, token_ids[known:])
+            last = self._prefixes[-1] if known else prefix
+            self._prefixes += _prefixes_after(last, token_ids[known:])
             self._token_ids = token_ids
         return self._prefixes[len(token_ids) - 1]
 

@@ -648,7 +648,8 @@ class CloudMachine:
         self._commit_accepted(verification)
 
     def _commit_accepted(self, verification: Verification) -> None:
-        self._append(*verification.token_ids)
+        if verification.token_ids:
+            self._append(*verification.token_ids)
         if self._logprobs_recorder.enabled:
             for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
                 self._logprobs_recorder.note(target, token_id)

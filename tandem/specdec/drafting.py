@@ -60,8 +60,10 @@ class Drafting:
         """Number of alternatives wanted for a draft."""
         self._drafts = request.preset.drafts
         self._lengthens = request.lengthens_forced
-        self._ends = request.draft_ends
-        self._length_limit = len(request.prompt_ids) + request.max_tokens
+        self.ends = request.draft_ends
+        """Draft tokens after which more drafts would be wasted."""
+        self.length_limit = len(request.prompt_ids) + request.max_tokens
+        """Tokens of prompt and answer together."""
         self.longest = 0
         """Drafts that the cloud takes at once; 0 before it has said so."""
         self._chunk = _Chunk()
@@ -77,17 +79,17 @@ class Drafting:
     @property
     def room(self) -> int:
         """Number of tokens that the answer may still have if all that is in flight is accepted."""
-        return self._length_limit - self.position
+        return self.length_limit - self.position
 
     @property
     def draftable(self) -> int:
         """Number of tokens that the schedule would draft now."""
         in_flight, schedule = self.in_flight, self.schedule
         window = schedule.window - len(in_flight)
-        chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
-        if not self._drafts or window < 1 or chunk < 1:
+        if not self._drafts or window < 1:
             return 0
-        if in_flight.unsure or in_flight.ends_in(self._ends):
+        chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
+        if chunk < 1 or in_flight.unsure or in_flight.ends_in(self.ends):
             return 0
         return min(chunk, window, self.room)
 
@@ -206,11 +208,11 @@ class Drafting:
             drafted.source is not DraftSource.MODEL for drafted in drafts
         )
         self._fed_with_task = 0
-        most = self._drafts_left + task.max_extra
+        most, left = self._drafts_left + task.max_extra, self._drafts_left - len(drafts)
         if not 1 <= len(drafts) <= most:
             raise ProtocolError(f"1…{most} drafts expected", f"drafted with {len(drafts)}")
-        self._chunk.extra = max(0, len(drafts) - self._drafts_left)
-        self._drafts_left = max(0, self._drafts_left - len(drafts))
+        self._chunk.extra = max(0, -left)
+        self._drafts_left = max(0, left)
         ends = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
         if not (self._drafts_left and task.stepwise) or ends:
             self.task = None
@@ -264,11 +266,10 @@ class Drafting:
         while self.in_flight.unsent and self.allowed:
             # A window that was closed, or a chunk that the cloud made shorter after its first part
             # had left, still lets out what had been drafted for this outcome.
-            chunk = max(1, self.schedule.chunk) + self._chunk.extra
-            left = max(1, chunk - self._chunk.sent)
+            chunk = self._chunk
+            left = max(1, max(1, self.schedule.chunk) + chunk.extra - chunk.sent)
             piece = self.in_flight.next_chunk(left)
-            overdue = self._chunk.draft_s >= budget_s
-            whole = len(piece) == left or self.draftable < 1 or overdue
+            whole = len(piece) == left or self.draftable < 1 or chunk.draft_s >= budget_s
             if not whole and not self.schedule.token_by_token:
                 break
             frames.append(self._frame(piece, whole))
@@ -276,7 +277,7 @@ class Drafting:
             if whole:
                 self._chunk = _Chunk()
             else:
-                self._chunk.sent += len(piece)
+                chunk.sent += len(piece)
         return frames
 
     def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
@@ -315,7 +316,7 @@ class DraftsInFlight:
 
     @property
     def sent_token_ids(self) -> tuple[int, ...]:
-        return self.token_ids[: self.sent]
+        return tuple(self._token_ids[: self.sent])
 
     @property
     def unsent(self) -> int:

@@ -137,7 +137,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         )
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._drafts = request.preset.drafts
-        self._draft_ends = request.draft_ends
         self._goes_on = request.preset.schedule.decode_when_idle or not self._drafts
         self._leaving = False
         self._stream_opened = False
@@ -401,7 +400,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return None
         if self.phase is Phase.RUNNING:
             self._observers.on_draft_begun(now)
-        return self._drafting.begin(count, self._text.eos if alone else self._draft_ends)
+        return self._drafting.begin(count, self._text.eos if alone else self._drafting.ends)
 
     def _schedule(self) -> Schedule:
         """Return the controller's schedule, with room for what is remembered: such drafts take no
@@ -438,8 +437,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     @property
     def paused(self) -> bool:
         """True if nothing may be drafted or sent until the cloud's next frame."""
-        leaving = self._leaving and not self._drafting.chunk_is_open  # chunks are judged whole
-        return leaving or self._rounds.waits
+        if self._leaving and not self._drafting.chunk_is_open:  # chunks are judged whole
+            return True
+        return self._rounds.waits
 
     def context(self, task: DraftTask, first: int = 0) -> tuple[int, ...]:
         """Return the tokens from position `first` on that come before the first one of a task."""

@@ -112,8 +112,9 @@ class Measuring(EdgeObserver):
         gap_s = None if self._heard_s is None else now - self._heard_s
         self._heard_s = now
         if gap_s is not None:
-            before_tokens, before_s = self.spent.get(self._kind, (0, 0.0))
-            self.spent[self._kind] = before_tokens + tokens, before_s + gap_s
+            kind = self._kind
+            before_tokens, before_s = self.spent.get(kind, (0, 0.0))
+            self.spent[kind] = before_tokens + tokens, before_s + gap_s
         if (judged := message.accepted + settled.refused) > 0:
             self._answered(message.base + judged, work, now)
         if not (settled.count or self.controller.on):

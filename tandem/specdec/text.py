@@ -42,15 +42,12 @@ class CommittedText:
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Commit tokens up to the first that ends the text; return which, and why it ended."""
-        committed, reason = tuple(token_ids), None
-        room = self.length_limit - len(self.tokens)
+        room = max(1, self.length_limit - len(self.tokens))
+        committed = tuple(token_ids[:room])
+        reason = FinishReason.LENGTH if len(committed) == room else None
         for count, token in enumerate(committed, start=1):
             if self._completes_stop(token) or token in self.eos:
-                reason = FinishReason.STOP
-            elif count >= room:
-                reason = FinishReason.LENGTH
-            if reason is not None:
-                committed = committed[:count]
+                committed, reason = committed[:count], FinishReason.STOP
                 break
         self.tokens.extend(committed)
         return committed, reason
