@@ -302,13 +302,11 @@ class CloudMachine:
         if draft.parents is not None:
             self._rounds.receive_tree(draft)
             return []
-        self._pending.check(draft)
-        if not self._pending.add(draft):
+        ready = draft.end_of_chunk or self.settings.verify_on_arrival
+        if not self._pending.add(draft, ready=ready):
             # Other tokens are committed, or wait, than were drafted: the edge learns it from what
             # is committed. The distribution kept for what follows the text stays as it is.
             return []
-        if draft.end_of_chunk or self.settings.verify_on_arrival:
-            self._pending.make_ready(draft.base + len(draft.token_ids))
         return self._judge_at_once()
 
     # The forward pass that is due.
@@ -339,7 +337,7 @@ class CloudMachine:
         return self._in_flight
 
     def _pass_of(self, turn: Turn) -> VerifyTask:
-        unfed = self.committed.since(self.kv_length + len(self._rounds.kept_path))
+        unfed = self.committed.since(self._kv_length + len(self._rounds.kept_path))
         if turn is Turn.PREPARE:
             return self._preparation(unfed)
         if self._rounds.tree is not None and len(unfed) < 2:
@@ -359,12 +357,14 @@ class CloudMachine:
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals), own=own)
         waiting = self._pending.token_ids if drafts else ()
         prepared = waiting[: len(self._rounds.prefilled_targets)]
-        early = None
-        if drafts and not own:
+        prompt_reader = early = None
+        if self._unread_prompt:
+            prompt_reader = PromptReader(self._unread_prompt, self._top_logprobs)
+        if self.exits and drafts and not own:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early = self._rounds.early_judge(judge, self._header(judge.base), bonus=bonus)
         return VerifyTask(
-            keep=self.kv_length + len(prepared),
+            keep=self._kv_length + len(prepared),
             token_ids=(*unfed, *waiting[len(prepared) : drafts]),
             logits_to_keep=drafts + 1 - len(judge.known),
             drafts=drafts - len(prepared),
@@ -374,14 +374,9 @@ class CloudMachine:
             prepared=prepared,
             hidden=self._rounds.hidden.take(),
             first_layer=self.settings.split_layers,
-            prompt_reader=self._prompt_reader(),
+            prompt_reader=prompt_reader,
             by_cloud=own,
         )
-
-    def _prompt_reader(self) -> PromptReader | None:
-        if not self._unread_prompt:
-            return None
-        return PromptReader(self._unread_prompt, self._top_logprobs)
 
     def _preparation(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass that feeds the first drafts of a chunk which is not whole yet."""
@@ -689,7 +684,6 @@ class CloudMachine:
         is known the rejected draft waits, and all after it."""
         target, replacement = verification.next_target, verification.replacement
         assert target is not None, "the rejected position was judged"
-        self._forget_targets()
         draw_from = None
         if isinstance(replacement, int):
             self._commit(replacement, target)
@@ -715,6 +709,7 @@ class CloudMachine:
             if accepted:  # they were fed ahead
                 self._kv_length = len(self.committed) + accepted
                 self._commit_accepted(verification)
+            self._forget_targets()
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
             return self._reject(verification, judge.base, cost)
         if self._budget is None:

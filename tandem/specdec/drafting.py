@@ -182,13 +182,13 @@ class Drafting:
         `ends`."""
         position = self.position
         self._drafts_left = count
-        self._fed_with_task = position - self.kv_length
+        self._fed_with_task = position - self._kv_length
         stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
         lengthens = self._lengthens and not stepwise
         longest = min(self.longest - len(self.in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
-            keep=self.kv_length,
-            token_ids=self.unfed(position, self.kv_length),
+            keep=self._kv_length,
+            token_ids=self.unfed(position, self._kv_length),
             position=position,
             count=count,
             ends=ends,
@@ -254,7 +254,7 @@ class Drafting:
         """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
         self.in_flight.clear()
         self._chunk = _Chunk()
-        self._kv_length = min(self.kv_length, len(self._committed))
+        self._kv_length = min(self._kv_length, len(self._committed))
         return self.interrupt()
 
     # Frames.

@@ -254,7 +254,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self._goes_on:
             return True
         whole = self._drafting.in_flight.sent > 0 and not self._drafting.chunk_is_open
-        return whole or self._rounds.waits
+        return whole or self._rounds.recovery.waits
 
     # Frames of the cloud.
 
@@ -439,7 +439,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """True if nothing may be drafted or sent until the cloud's next frame."""
         if self._leaving and not self._drafting.chunk_is_open:  # chunks are judged whole
             return True
-        return self._rounds.waits
+        return self._rounds.recovery.waits
 
     def context(self, task: DraftTask, first: int = 0) -> tuple[int, ...]:
         """Return the tokens from position `first` on that come before the first one of a task."""
@@ -503,7 +503,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         count = len(committed)
         unverified = token_source is TokenSource.EDGE
-        if not unverified:
+        if self._texts.on and not unverified:
             self._texts.commit(committed)
         self._observers.on_text(count, unverified=unverified)
         commit = Commit(

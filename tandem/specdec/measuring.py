@@ -107,7 +107,7 @@ class Measuring(EdgeObserver):
     def on_committed(
         self, message: Committed, settled: Settled, drafts: Sequence[Drafted], now: float
     ) -> None:
-        work = message.work
+        work, count = message.work, settled.count
         tokens = message.accepted + max(len(message.token_ids), settled.refused)  # one is drawn
         gap_s = None if self._heard_s is None else now - self._heard_s
         self._heard_s = now
@@ -117,13 +117,13 @@ class Measuring(EdgeObserver):
             self.spent[kind] = before_tokens + tokens, before_s + gap_s
         if (judged := message.accepted + settled.refused) > 0:
             self._answered(message.base + judged, work, now)
-        if not (settled.count or self.controller.on):
+        if not (count or self.controller.on):
             return
         answer = Answer(
             tokens=tokens,
             accepted=_steps(drafts[: settled.right]),
-            rejected=_steps(drafts[settled.right : settled.count]),
-            undrafted=max(0, tokens - settled.count),
+            rejected=_steps(drafts[settled.right : count]),
+            undrafted=max(0, tokens - count),
             gap_s=gap_s,
             verify_s=work.verify_s,
             sessions=work.batch_size,

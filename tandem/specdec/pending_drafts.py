@@ -48,25 +48,27 @@ class PendingDrafts:
             return self._committed.prefix_at(draft.base) == draft.prefix_hash
         return self._committed.prefix_with(self.token_ids[:after]) == draft.prefix_hash
 
-    def check(self, draft: Drafts) -> None:
-        """Check that no more drafts wait than may. Raises InvalidArgument."""
+    def add(self, draft: Drafts, *, ready: bool) -> bool:
+        """Queue those of a live draft that are new; `ready`: all up to its last may be judged.
+        False where one of the others is not the token that is committed, or waits, at its position:
+        then those after it are void. Raises InvalidArgument, before anything changes, if more would
+        wait than may."""
         end = draft.base + len(draft.token_ids)
+        committed = len(self._committed)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
-        if end - len(self._committed) > self._window:
+        if end - committed > self._window:
             raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
-
-    def add(self, draft: Drafts) -> bool:
-        """Queue those of a live draft that are new. False where one of the others is not the token
-        that is committed, or waits, at its position: then those after it are void."""
         self.drop_own()
-        after = max(0, draft.base - len(self._committed))
+        after = max(0, draft.base - committed)
         known = (*self._committed.since(draft.base), *self._token_ids[after:])
         count = min(len(known), len(draft.token_ids))
         if known[:count] != draft.token_ids[:count]:
             return False
         self._drafts += proposals_of(draft)[count:]
         self._token_ids += draft.token_ids[count:]
+        if ready:
+            self.ready = max(self.ready, end - committed)
         return True
 
     def add_own(self, proposals: Iterable[Proposal]) -> None:
@@ -83,10 +85,6 @@ class PendingDrafts:
         """Drop the drafts that the cloud made itself."""
         if self.own:
             self.clear()
-
-    def make_ready(self, end: int) -> None:
-        """Note that the drafts before position `end` may be judged."""
-        self.ready = max(self.ready, end - len(self._committed))
 
     def pass_by(self, token_ids: Sequence[int]) -> None:
         """Drop the first drafts, for whose positions these tokens are committed, and unless they

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import check_probs
 from tandem.core.tree import check_parents, children, depths
