@@ -362,7 +362,7 @@ def draft_frame(
     distributions = None
     if preset.uplink is Uplink.PROBABILITIES:
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
-    if preset.carries_probs:
+    if preset.uplink.carries_probs:
         distributions = np.stack([drafted.draft_probs for drafted in chunk])
     return Drafts(
         **header,

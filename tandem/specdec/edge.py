@@ -480,7 +480,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
-            self._liveness.uploading(bulk_bytes(frames, self.request), now)
+            if size_bytes := bulk_bytes(frames, self.request):
+                self._liveness.uploading(size_bytes, now)
             for frame in frames:
                 self._observers.on_sent(frame, now)
             self._predrafting.expect_likely()

@@ -78,24 +78,25 @@ class Judge:
         token_ids = list[int]()
         targets = list[TargetProbs]()
         node, position = -1, self.base
-        replacement = None
+        rule, replacement = self.rule, None
         while (step := self.steps.get(node)) is not None or self.bonus:
             if (row := self.row(node)) < 0:
-                target = self.known[node + 1]
+                target = self.known[row]
             else:
-                target = self.rule.prepare(distribution_at(row), position)
+                target = rule.prepare(distribution_at(row), position)
             targets.append(target)
             if step is None:
                 break
-            index = self.rule.accepted(target, step.proposal, position)
+            proposal = step.proposal
+            index = rule.accepted(target, proposal, position)
             if index is None:
-                replacement = self.payloads.payload(target, step.proposal, position)
+                replacement = self.payloads.payload(target, proposal, position)
                 break
-            node = step.nodes[index]
+            node, token_id = step.nodes[index], proposal.token_ids[index]
             path.append(node)
-            token_ids.append(step.proposal.token_ids[index])
+            token_ids.append(token_id)
             position += 1
-            if token_ids[-1] in self.eos or position >= self.length_limit:
+            if token_id in self.eos or position >= self.length_limit:
                 break
         return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 

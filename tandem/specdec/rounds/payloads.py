@@ -23,7 +23,7 @@ def check_payload(draft: Drafts, settings: VerifySettings, vocabulary_size: int)
     wants_probabilities = settings.uplink is Uplink.PROBABILITIES
     if (draft.probabilities is not None) != wants_probabilities:
         raise InvalidArgument("probabilities", "do not match the opened uplink payload")
-    if (draft.distributions is not None) != settings.carries_probs:
+    if (draft.distributions is not None) != settings.uplink.carries_probs:
         raise InvalidArgument("distributions", "do not match the opened uplink payload")
     if draft.probabilities is not None:
         _check_probabilities(draft.probabilities, len(draft.token_ids))
