@@ -485,7 +485,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             for frame in frames:
                 self._observers.on_sent(frame, now)
             self._predrafting.expect_likely()
-        return [Send(frame) for frame in frames]
+        return [*map(Send, frames)]
 
     # Committing, and the end.
 

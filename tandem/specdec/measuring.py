@@ -95,7 +95,7 @@ class Measuring(EdgeObserver):
     ) -> None:
         if not (pure_decode and self.controller.on):
             return
-        if steps := positions - (len(drafts) - _steps(drafts)):
+        if steps := positions - _took_step(drafts).count(False):
             self.controller.on_drafted(steps, draft_s, now)
 
     def on_sent(self, frame: Drafts, now: float) -> None:
@@ -119,10 +119,15 @@ class Measuring(EdgeObserver):
             self._answered(message.base + judged, work, now)
         if not (count or self.controller.on):
             return
+        took_step = _took_step(drafts[:count])
+        accepted, rejected = sum(took_step[: settled.right]), sum(took_step[settled.right :])
+        if not self.controller.on:
+            self.controller.on_judged(accepted, rejected)
+            return
         answer = Answer(
             tokens=tokens,
-            accepted=_steps(drafts[: settled.right]),
-            rejected=_steps(drafts[settled.right : count]),
+            accepted=accepted,
+            rejected=rejected,
             undrafted=max(0, tokens - count),
             gap_s=gap_s,
             verify_s=work.verify_s,
@@ -152,6 +157,6 @@ class Measuring(EdgeObserver):
         return "rounds" if schedule.stop_and_wait else "stream"
 
 
-def _steps(drafts: Sequence[Drafted]) -> int:
-    """Return for how many of these the draft model took a step."""
-    return len([1 for drafted in drafts if drafted.source not in _NO_STEPS])
+def _took_step(drafts: Sequence[Drafted]) -> list[bool]:
+    """Return for each of these whether the draft model took a step."""
+    return [drafted.source not in _NO_STEPS for drafted in drafts]
