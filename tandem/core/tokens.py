@@ -151,7 +151,8 @@ class _HashAhead:
 
 
 class PrefixedTokens:
-    """A growing token sequence; `start`: its length when it was made (prompt and resume point).
+    """A growing token sequence; `start`: its length when it was made (prompt and resume point);
+    `end`: its length now, which is the position of the next token.
 
     Each token is hashed once: the hashes of what may follow the sequence are kept, and taken over
     when it does."""
@@ -163,10 +164,10 @@ class PrefixedTokens:
         self.prefix: PrefixHash = int(self._first_prefixes[-1])
         """Hash of the whole sequence."""
         self._hash_ahead = _HashAhead()
-        self.start = len(self._token_ids)
+        self.start = self.end = len(self._token_ids)
 
     def __len__(self) -> int:
-        return len(self._token_ids)
+        return self.end
 
     def __getitem__(self, position: int) -> int:
         return self._token_ids[position]
@@ -185,6 +186,7 @@ class PrefixedTokens:
     def extend(self, token_ids: Iterable[int]) -> None:
         if added := tuple(token_ids):
             self._token_ids += added
+            self.end += len(added)
             self._prefixes += self._hash_ahead.past(self.prefix, added)
             self.prefix = self._prefixes[-1]
 
@@ -202,9 +204,9 @@ class PrefixedTokens:
     def check(self, position: int, prefix: int, beyond: Sequence[int] = ()) -> None:
         """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:
         tokens that follow this sequence."""
-        if position <= len(self):
+        if position <= self.end:
             computed = self.prefix_at(position)
         else:
-            computed = self.prefix_with(beyond[: position - len(self)])
+            computed = self.prefix_with(beyond[: position - self.end])
         if computed != prefix:
             raise PrefixMismatch(position)

@@ -99,8 +99,8 @@ def _check_logprobs(
 
 
 def check_base(message: Frame, committed: PrefixedTokens) -> None:
-    if message.base != len(committed):
-        state = f"{len(committed)} tokens committed"
+    if message.base != committed.end:
+        state = f"{committed.end} tokens committed"
         raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
 
 
@@ -129,4 +129,4 @@ def check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
 def check_prefix(message: Frame, committed: PrefixedTokens, appended: Sequence[int]) -> None:
     """Check that the frame carries the hash of the committed text once it is applied."""
     if committed.prefix_with(appended) != message.prefix_hash:
-        raise PrefixMismatch(len(committed) + len(appended))
+        raise PrefixMismatch(committed.end + len(appended))

@@ -224,7 +224,7 @@ class CloudMachine:
     @property
     def finished(self) -> bool:
         """True if the answer is complete: end of text, or its length limit."""
-        length, start = len(self.committed), self.committed.start
+        length, start = self.committed.end, self.committed.start
         return length >= self._length_limit or (length > start and self.committed.last in self._eos)
 
     @property
@@ -245,7 +245,7 @@ class CloudMachine:
         """Return the first frame to the edge."""
         model = self._model
         return Opened(
-            **self._header(len(self.committed)),
+            **self._header(self.committed.end),
             max_draft_length=model.max_draft_length,
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
@@ -266,7 +266,7 @@ class CloudMachine:
 
     def going_away(self) -> GoingAway:
         """Ask the edge to finish its round and reconnect."""
-        return GoingAway(**self._header(len(self.committed)))
+        return GoingAway(**self._header(self.committed.end))
 
     # Frames of the edge.
 
@@ -281,9 +281,9 @@ class CloudMachine:
             case Drafts():
                 return self._receive_draft(message)
             case EdgeRoundFrame():
-                return self._rounds.receive(message, self._header(len(self.committed)))
+                return self._rounds.receive(message, self._header(self.committed.end))
             case Ping():
-                return [Pong(**self._header(len(self.committed)), nonce=message.nonce)]
+                return [Pong(**self._header(self.committed.end), nonce=message.nonce)]
             case Cancel():
                 self.ended = True
                 self._pending.clear()
@@ -412,7 +412,7 @@ class CloudMachine:
         the token in the place of a rejected one."""
         payloads = PayloadRule(self.rule, self._payloads.rng) if own else self._payloads
         return Judge(
-            base=len(self.committed),
+            base=self.committed.end,
             steps=steps,
             rule=self.rule,
             payloads=payloads,
@@ -434,7 +434,7 @@ class CloudMachine:
     def _is_due_without_drafts(self) -> bool:
         """Return whether a pass without drafts is due: for the prompt, which needs none, and after
         it where the cloud decodes alone."""
-        if self._next_target is not None or not self._rounds.hidden.complete(len(self.committed)):
+        if self._next_target is not None or not self._rounds.hidden.complete(self.committed.end):
             return False
         return self.target_passes == 0 or self.settings.decode_when_idle
 
@@ -487,7 +487,7 @@ class CloudMachine:
         session has them where it had them before."""
         if self._cloud_drafting is None or (self._pending and not self._pending.own):
             return False
-        at_start = self.rule.drafter_invariant or len(self.committed) == self._prompt_length
+        at_start = self.rule.drafter_invariant or self.committed.end == self._prompt_length
         return self.target_passes > 0 or not at_start
 
     def _waits_for_own_drafts(self) -> bool:
@@ -528,12 +528,12 @@ class CloudMachine:
             self._next_target, *rest = targets
             targets = tuple(rest)
         self._rounds.prefilled_targets = targets
-        self._kv_length = len(self.committed)
+        self._kv_length = self.committed.end
 
     def _prompt_frames(self, verification: Verification) -> list[CloudMessage]:
         if not verification.prompt_logprobs:
             return []
-        header = self._header(len(self.committed))
+        header = self._header(self.committed.end)
         return [
             PromptLogprobs(**header, first=first, logprobs=logprobs)
             for first, logprobs in parts_of(verification.prompt_logprobs)
@@ -543,7 +543,7 @@ class CloudMachine:
         self, verification: Verification, work: VerifyTask, cost: Work
     ) -> list[CloudMessage]:
         """Commit what was accepted, and what comes after it."""
-        base = len(self.committed)
+        base = self.committed.end
         accepted = len(verification.path)
         rejected = int(verification.replacement is not None)
         of_edge = max(len(work.prepared) + work.drafts, accepted + rejected)
@@ -588,7 +588,7 @@ class CloudMachine:
                 where it leaves several."""
         if self.settings.drafts or self._next_target is not None:
             return []
-        base = len(self.committed)
+        base = self.committed.end
         while self.state is State.IDLE and (token_id := next_forced()) is not None:
             self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
         return self._committed_since(base)
@@ -613,7 +613,7 @@ class CloudMachine:
             own: whether they are the cloud's own, which the edge has not; else they are its.
             draw_from: in the place of a draft that was refused.
             path: the accepted nodes of a tree."""
-        if len(self.committed) == base and draw_from is None:
+        if self.committed.end == base and draw_from is None:
             return []
         of_edge = 0 if own else accepted
         return [
@@ -634,7 +634,7 @@ class CloudMachine:
         if work.parents is None:
             accepted = len(verification.path)
             # Rejected drafts were fed too, and the token in place of the first one was not.
-            self._kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
+            self._kv_length = min(self.committed.end + accepted, work.kept + len(work.token_ids))
             self._rounds.kept_path = ()
         else:
             self._kv_length = work.kept
@@ -669,7 +669,7 @@ class CloudMachine:
         if self._pending or not (bonus or self.settings.decode_when_idle):
             self._next_target = target
             return
-        self._commit(self.rule.target_token(target, len(self.committed)), target)
+        self._commit(self.rule.target_token(target, self.committed.end), target)
 
     def _reject(
         self,
@@ -707,7 +707,7 @@ class CloudMachine:
         if verification.replacement is not None:
             self._acceptance.add(accepted, 1)
             if accepted:  # they were fed ahead
-                self._kv_length = len(self.committed) + accepted
+                self._kv_length = self.committed.end + accepted
                 self._commit_accepted(verification)
             self._forget_targets()
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)

@@ -74,7 +74,7 @@ class Drafting:
     @property
     def position(self) -> int:
         """Position after all that is committed or in flight."""
-        return len(self._committed) + len(self.in_flight)
+        return self._committed.end + len(self.in_flight)
 
     @property
     def room(self) -> int:
@@ -100,7 +100,7 @@ class Drafting:
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """Return the tokens committed or in flight from `kv_length` up to `position`."""
-        committed = len(self._committed)
+        committed = self._committed.end
         drafts = self.in_flight.token_ids
         return (
             *self._committed.since(kv_length),
@@ -254,7 +254,7 @@ class Drafting:
         """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
         self.in_flight.clear()
         self._chunk = _Chunk()
-        self._kv_length = min(self._kv_length, len(self._committed))
+        self._kv_length = min(self._kv_length, self._committed.end)
         return self.interrupt()
 
     # Frames.
@@ -284,7 +284,7 @@ class Drafting:
         before = self.in_flight.sent_token_ids
         header: FrameHeader = {
             "session": self._request.session,
-            "base": len(self._committed) + len(before),
+            "base": self._committed.end + len(before),
             "prefix_hash": self._committed.prefix_with(before),
         }
         return draft_frame(header, piece, self._request.preset, whole=whole)

@@ -185,9 +185,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.ALONE or not self._texts.on:
             return NO_TEXTS
         if task.branch and task is not self._drafting.task:
-            in_flight = self.context(task, len(self.committed))
+            in_flight = self.context(task, self.committed.end)
         else:
-            in_flight = self._drafting.in_flight.token_ids[: task.position - len(self.committed)]
+            in_flight = self._drafting.in_flight.token_ids[: task.position - self.committed.end]
         return self._texts_after(in_flight)
 
     def _texts_after(self, in_flight: tuple[int, ...]) -> TextDrafts:
@@ -232,7 +232,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
-        self._liveness.awaits(self._is_owed, len(self.committed), now)
+        self._liveness.awaits(self._is_owed, self.committed.end, now)
         wanted = self.phase is Phase.RUNNING and self.measuring.ping_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
@@ -321,7 +321,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         outputs = list[EdgeOutput]()
         if message.accepted:
             outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
-            self._observers.on_right(drafts[: len(self.committed) - message.base])
+            self._observers.on_right(drafts[: self.committed.end - message.base])
             self._drafting.settle(message)
         for number, token in enumerate(message.token_ids):
             if self.phase is Phase.DONE:
@@ -337,7 +337,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _header(self) -> FrameHeader:
         return {
             "session": self.request.session,
-            "base": len(self.committed),
+            "base": self.committed.end,
             "prefix_hash": self.committed.prefix,
         }
 
@@ -498,7 +498,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self, token_ids: Sequence[int], token_source: TokenSource = TokenSource.TARGET
     ) -> list[EdgeOutput]:
         """Append tokens to the answer, up to the first that ends it."""
-        position = len(self.committed)
+        position = self.committed.end
         committed, reason = self._text.append(token_ids)
         if not committed:
             return []

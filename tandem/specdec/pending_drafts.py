@@ -41,7 +41,7 @@ class PendingDrafts:
     def follows_text(self, draft: Drafts) -> bool:
         """Return whether a draft is live: its hash is that of the text up to its base, committed or
         waiting. Others come late, after a text that is gone."""
-        after = draft.base - len(self._committed)
+        after = draft.base - self._committed.end
         if after > (0 if self.own else len(self._drafts)):
             return False
         if after <= 0:
@@ -54,7 +54,7 @@ class PendingDrafts:
         then those after it are void. Raises InvalidArgument, before anything changes, if more would
         wait than may."""
         end = draft.base + len(draft.token_ids)
-        committed = len(self._committed)
+        committed = self._committed.end
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
         if end - committed > self._window:

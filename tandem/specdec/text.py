@@ -42,7 +42,7 @@ class CommittedText:
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Commit tokens up to the first that ends the text; return which, and why it ended."""
-        room = max(1, self.length_limit - len(self.tokens))
+        room = max(1, self.length_limit - self.tokens.end)
         committed = tuple(token_ids[:room])
         reason = FinishReason.LENGTH if len(committed) == room else None
         for count, token in enumerate(committed, start=1):
