@@ -560,7 +560,7 @@ class CloudMachine:
             self._judge_own(work.drafts, accepted, rejected)
         elif judged:
             self._acceptance.add(accepted, rejected)
-        self._keep_accepted(verification, work)
+        self._keep_judged(verification, work)
         path = verification.path if work.parents is not None else ()
         if rejected:
             return self._reject(verification, base, cost, path, own=work.by_cloud)
@@ -629,8 +629,8 @@ class CloudMachine:
             )
         ]
 
-    def _keep_accepted(self, verification: Verification, work: VerifyTask) -> None:
-        """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
+    def _keep_judged(self, verification: Verification, work: VerifyTask) -> None:
+        """Commit what was judged; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
             accepted = len(verification.path)
             # Rejected drafts were fed too, and the token in place of the first one was not.
@@ -640,13 +640,18 @@ class CloudMachine:
             self._kv_length = work.kept
             self._rounds.keep_path(verification, len(work.token_ids) - work.drafts)
         self._forget_targets()
-        self._commit_accepted(verification)
+        self._commit_judged(verification)
 
-    def _commit_accepted(self, verification: Verification) -> None:
-        if verification.token_ids:
-            self._append(*verification.token_ids)
+    def _commit_judged(self, verification: Verification) -> None:
+        """Commit the accepted drafts, and the token in the place of a rejected one if the cloud
+        has drawn it."""
+        token_ids = verification.token_ids
+        if isinstance(verification.replacement, int):
+            token_ids = (*token_ids, verification.replacement)
+        if token_ids:
+            self._append(*token_ids)
         if self._logprobs_recorder.enabled:
-            for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
+            for token_id, target in zip(token_ids, verification.targets, strict=False):
                 self._logprobs_recorder.note(target, token_id)
 
     def _commit(self, token_id: int, target: TargetProbs) -> None:
@@ -680,15 +685,13 @@ class CloudMachine:
         *,
         own: bool = False,
     ) -> list[CloudMessage]:
-        """Commit the recovered token after the accepted drafts, or have the edge draw it. Until it
-        is known the rejected draft waits, and all after it."""
-        target, replacement = verification.next_target, verification.replacement
-        assert target is not None, "the rejected position was judged"
+        """Tell of a rejection that is committed, or have the edge draw the recovered token. Until
+        that is known the rejected draft waits, and all after it."""
         draw_from = None
-        if isinstance(replacement, int):
-            self._commit(replacement, target)
-        else:
-            draw_from = replacement
+        if not isinstance(verification.replacement, int):
+            draw_from = verification.replacement
+            target = verification.next_target
+            assert target is not None, "the rejected position was judged"
             self._rounds.let_draw(target)
         accepted = len(verification.path)
         return self._committed_since(
@@ -708,7 +711,7 @@ class CloudMachine:
             self._acceptance.add(accepted, 1)
             if accepted:  # they were fed ahead
                 self._kv_length = self.committed.end + accepted
-                self._commit_accepted(verification)
+            self._commit_judged(verification)
             self._forget_targets()
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
             return self._reject(verification, judge.base, cost)
@@ -716,7 +719,7 @@ class CloudMachine:
             return []
         self._acceptance.add(1, 0)
         self._next_target = None
-        self._commit_accepted(verification)
+        self._commit_judged(verification)
         cost = Work(target_passes=self.target_passes, drafts=1)
         return self._committed_since(judge.base, cost, accepted=1)
 
