@@ -82,8 +82,9 @@ class SessionAcceptanceRate:
         self._own.add(accepted, rejected)
         self._pooled.add(accepted, rejected)
         before, self._run = self._run, self._run + accepted
-        right = max(0, self._run - max(self._few, before))  # that a run came before
-        self._after_run.add(right, rejected if self._run >= self._few else 0)
+        if self._run >= self._few:
+            # Of those accepted, the ones that a run came before.
+            self._after_run.add(self._run - max(self._few, before), rejected)
         if rejected:
             self._run = 0
 

@@ -1,10 +1,10 @@
 """What a session tells its controller, and what a controller answers.
 
 A session tells of a cloud that took it (`on_opened`), of drafts that were made (`on_drafted`), of
-what the cloud committed (`on_committed`) and of round trips (`on_rtt`). The answer is `schedule`,
-whose window says how far ahead the edge drafts; beside it stand a few words on how. `Controller`
-itself keeps the preset's schedule; `latency_aware.py` has PicoSpec's, `least_cost.py` that of
-`auto`.
+what the cloud committed (`on_committed`, or `on_judged` where the schedule is fixed) and of round
+trips (`on_rtt`). The answer is `schedule`, whose window says how far ahead the edge drafts; beside
+it stand a few words on how. `Controller` itself keeps the preset's schedule; `latency_aware.py` has
+PicoSpec's, `least_cost.py` that of `auto`.
 
 Invariants: pure, `now` is passed in; the text never depends on what is decided here."""
 
@@ -125,10 +125,15 @@ class Controller:
     def on_drafted(self, count: int, draft_s: float, now: float) -> None:
         """Hear of draft steps in a row, and the seconds that they took together."""
 
+    def on_judged(self, accepted: int, rejected: int) -> None:
+        """Hear of drafts of the draft model, as in `Answer`: all that a schedule which is fixed
+        measures."""
+        if accepted or rejected:
+            self.acceptance.add(accepted, rejected)
+
     def on_committed(self, answer: Answer, now: float) -> None:
         """Hear of what the cloud committed."""
-        if answer.accepted or answer.rejected:
-            self.acceptance.add(answer.accepted, answer.rejected)
+        self.on_judged(answer.accepted, answer.rejected)
 
     def on_rtt(self, rtt_s: float, now: float) -> None:
         """Hear of a round trip, without what the cloud computed meanwhile."""

@@ -63,14 +63,19 @@ def extend_prefix(prefix: PrefixHash, token_ids: Sequence[int] | NDArray[Any]) -
     """Return the hash of the prefix with `token_ids` appended. Order, length and every id count."""
     if len(token_ids) >= _MANY:
         return int(prefix_hashes(token_ids, prefix)[-1])
-    for token in token_ids:
-        prefix = _extend_by(prefix, token)
-    return prefix
+    return [prefix, *_prefixes_after(prefix, token_ids)][-1]
 
 
-def _extend_by(prefix: PrefixHash, token_id: int) -> PrefixHash:
-    # int: numpy integers overflow
-    return (prefix * _FACTOR + mix((int(token_id) + 1) * GOLDEN)) & MASK
+def _prefixes_after(
+    prefix: PrefixHash, token_ids: Sequence[int] | NDArray[Any]
+) -> list[PrefixHash]:
+    """Return the hashes of a text of hash `prefix` up to each of the tokens that follow it."""
+    prefixes: list[PrefixHash] = []
+    for token_id in token_ids:
+        # int: numpy integers overflow
+        prefix = (prefix * _FACTOR + mix((int(token_id) + 1) * GOLDEN)) & MASK
+        prefixes.append(prefix)
+    return prefixes
 
 
 def prefix_hashes(
@@ -116,41 +121,38 @@ class _HashAhead:
     that were asked of last, which changes no answer."""
 
     def __init__(self) -> None:
-        self._token_ids: list[int] = []
+        self._token_ids: tuple[int, ...] = ()
         self._prefixes: list[PrefixHash] = []
 
-    def __call__(self, prefix: PrefixHash, token_ids: Sequence[int]) -> PrefixHash:
+    def __call__(self, prefix: PrefixHash, token_ids: tuple[int, ...]) -> PrefixHash:
         """Return the hash after the sequence of hash `prefix` and `token_ids`, at least one."""
-        if self._token_ids[: len(token_ids)] != list(token_ids):
-            self._follow(prefix, token_ids)
+        if self._token_ids[: len(token_ids)] != token_ids:
+            known = len(self._token_ids)
+            if token_ids[:known] != self._token_ids:
+                known = 0
+                self._prefixes.clear()
+            last = self._prefixes[-1] if known else prefix
+            self._prefixes += _prefixes_after(last, token_ids[known:])
+            self._token_ids = token_ids
         return self._prefixes[len(token_ids) - 1]
 
-    def _follow(self, prefix: PrefixHash, token_ids: Sequence[int]) -> None:
-        known = self._token_ids
-        pairs = enumerate(zip(known, token_ids, strict=False))
-        same = next((place for place, (one, other) in pairs if one != other), len(known))
-        self._forget(same)
-        prefix = self._prefixes[-1] if same else prefix
-        for token_id in token_ids[same:]:
-            prefix = _extend_by(prefix, token_id)
-            known.append(token_id)
-            self._prefixes.append(prefix)
-
-    def past(self, prefix: PrefixHash, token_id: int) -> PrefixHash:
-        """Return the hash once a token follows, which the sequence then has."""
-        if self._token_ids and self._token_ids[0] == token_id:
-            del self._token_ids[0]
-            return self._prefixes.pop(0)
-        self._forget(0)
-        return _extend_by(prefix, token_id)
-
-    def _forget(self, first: int) -> None:
-        del self._token_ids[first:]
-        del self._prefixes[first:]
+    def past(self, prefix: PrefixHash, token_ids: tuple[int, ...]) -> list[PrefixHash]:
+        """Return the hashes after each of these tokens, at least one, which the sequence then
+        has."""
+        count = len(token_ids)
+        if self._token_ids[:count] != token_ids:
+            self._token_ids = ()
+            self._prefixes.clear()
+            return _prefixes_after(prefix, token_ids)
+        prefixes = self._prefixes[:count]
+        del self._prefixes[:count]
+        self._token_ids = self._token_ids[count:]
+        return prefixes
 
 
 class PrefixedTokens:
-    """A growing token sequence; `start`: its length when it was made (prompt and resume point).
+    """A growing token sequence; `start`: its length when it was made (prompt and resume point);
+    `end`: its length now, which is the position of the next token.
 
     Each token is hashed once: the hashes of what may follow the sequence are kept, and taken over
     when it does."""
@@ -162,10 +164,10 @@ class PrefixedTokens:
         self.prefix: PrefixHash = int(self._first_prefixes[-1])
         """Hash of the whole sequence."""
         self._hash_ahead = _HashAhead()
-        self.start = len(self._token_ids)
+        self.start = self.end = len(self._token_ids)
 
     def __len__(self) -> int:
-        return len(self._token_ids)
+        return self.end
 
     def __getitem__(self, position: int) -> int:
         return self._token_ids[position]
@@ -179,13 +181,14 @@ class PrefixedTokens:
         return tuple(self._token_ids[position:])
 
     def append(self, token_id: int) -> None:
-        self._token_ids.append(token_id)
-        self.prefix = self._hash_ahead.past(self.prefix, token_id)
-        self._prefixes.append(self.prefix)
+        self.extend((token_id,))
 
     def extend(self, token_ids: Iterable[int]) -> None:
-        for token_id in token_ids:
-            self.append(token_id)
+        if added := tuple(token_ids):
+            self._token_ids += added
+            self.end += len(added)
+            self._prefixes += self._hash_ahead.past(self.prefix, added)
+            self.prefix = self._prefixes[-1]
 
     def prefix_at(self, position: int) -> int:
         """Return the hash of the ids before an absolute position."""
@@ -196,14 +199,14 @@ class PrefixedTokens:
 
     def prefix_with(self, token_ids: Sequence[int]) -> int:
         """Return the hash of the whole sequence followed by `token_ids`."""
-        return self._hash_ahead(self.prefix, token_ids) if token_ids else self.prefix
+        return self._hash_ahead(self.prefix, tuple(token_ids)) if token_ids else self.prefix
 
     def check(self, position: int, prefix: int, beyond: Sequence[int] = ()) -> None:
         """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:
         tokens that follow this sequence."""
-        if position <= len(self):
+        if position <= self.end:
             computed = self.prefix_at(position)
         else:
-            computed = self.prefix_with(beyond[: position - len(self)])
+            computed = self.prefix_with(beyond[: position - self.end])
         if computed != prefix:
             raise PrefixMismatch(position)

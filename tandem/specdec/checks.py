@@ -53,7 +53,7 @@ def check_committed(
     if not 0 <= message.accepted <= len(sent):
         raise ProtocolError(f"{len(sent)} drafts sent", f"Committed with {message.accepted}")
     appended = (*sent[: message.accepted], *message.token_ids)
-    room = len(request.prompt_ids) + request.max_tokens - len(committed)
+    room = len(request.prompt_ids) + request.max_tokens - message.base
     if len(appended) > room:
         raise ProtocolError(f"at most {room} tokens expected", f"{len(appended)} committed")
     for token in message.token_ids:
@@ -68,7 +68,7 @@ def check_committed(
         raise ProtocolError("tokens expected", "Committed without any")
     if message.work.cloud_drafts or message.cloud_accepted:
         _check_cloud_drafts(message, request)
-    if message.logprobs or not request.logprobs_are_optional:
+    if message.logprobs or (request.params.logprobs and not request.logprobs_are_optional):
         _check_logprobs(message.logprobs, len(appended), request, "Committed")
     check_prefix(message, committed, appended)
 
@@ -99,8 +99,8 @@ def _check_logprobs(
 
 
 def check_base(message: Frame, committed: PrefixedTokens) -> None:
-    if message.base != len(committed):
-        state = f"{len(committed)} tokens committed"
+    if message.base != committed.end:
+        state = f"{committed.end} tokens committed"
         raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
 
 
@@ -129,4 +129,4 @@ def check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
 def check_prefix(message: Frame, committed: PrefixedTokens, appended: Sequence[int]) -> None:
     """Check that the frame carries the hash of the committed text once it is applied."""
     if committed.prefix_with(appended) != message.prefix_hash:
-        raise PrefixMismatch(len(committed) + len(appended))
+        raise PrefixMismatch(committed.end + len(appended))

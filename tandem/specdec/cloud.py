@@ -224,9 +224,8 @@ class CloudMachine:
     @property
     def finished(self) -> bool:
         """True if the answer is complete: end of text, or its length limit."""
-        if len(self.committed) >= self._length_limit:
-            return True
-        return len(self.committed) > self.committed.start and self.committed.last in self._eos
+        length, start = self.committed.end, self.committed.start
+        return length >= self._length_limit or (length > start and self.committed.last in self._eos)
 
     @property
     def kv_length(self) -> int:
@@ -246,7 +245,7 @@ class CloudMachine:
         """Return the first frame to the edge."""
         model = self._model
         return Opened(
-            **self._header(len(self.committed)),
+            **self._header(self.committed.end),
             max_draft_length=model.max_draft_length,
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
@@ -267,7 +266,7 @@ class CloudMachine:
 
     def going_away(self) -> GoingAway:
         """Ask the edge to finish its round and reconnect."""
-        return GoingAway(**self._header(len(self.committed)))
+        return GoingAway(**self._header(self.committed.end))
 
     # Frames of the edge.
 
@@ -282,9 +281,9 @@ class CloudMachine:
             case Drafts():
                 return self._receive_draft(message)
             case EdgeRoundFrame():
-                return self._rounds.receive(message, self._header(len(self.committed)))
+                return self._rounds.receive(message, self._header(self.committed.end))
             case Ping():
-                return [Pong(**self._header(len(self.committed)), nonce=message.nonce)]
+                return [Pong(**self._header(self.committed.end), nonce=message.nonce)]
             case Cancel():
                 self.ended = True
                 self._pending.clear()
@@ -303,13 +302,11 @@ class CloudMachine:
         if draft.parents is not None:
             self._rounds.receive_tree(draft)
             return []
-        self._pending.check(draft)
-        if not self._pending.add(draft):
+        ready = draft.end_of_chunk or self.settings.verify_on_arrival
+        if not self._pending.add(draft, ready=ready):
             # Other tokens are committed, or wait, than were drafted: the edge learns it from what
             # is committed. The distribution kept for what follows the text stays as it is.
             return []
-        if draft.end_of_chunk or self.settings.verify_on_arrival:
-            self._pending.make_ready(draft.base + len(draft.token_ids))
         return self._judge_at_once()
 
     # The forward pass that is due.
@@ -340,7 +337,7 @@ class CloudMachine:
         return self._in_flight
 
     def _pass_of(self, turn: Turn) -> VerifyTask:
-        unfed = self.committed.since(self.kv_length + len(self._rounds.kept_path))
+        unfed = self.committed.since(self._kv_length + len(self._rounds.kept_path))
         if turn is Turn.PREPARE:
             return self._preparation(unfed)
         if self._rounds.tree is not None and len(unfed) < 2:
@@ -360,12 +357,14 @@ class CloudMachine:
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals), own=own)
         waiting = self._pending.token_ids if drafts else ()
         prepared = waiting[: len(self._rounds.prefilled_targets)]
-        early = None
-        if drafts and not own:
+        prompt_reader = early = None
+        if self._unread_prompt:
+            prompt_reader = PromptReader(self._unread_prompt, self._top_logprobs)
+        if self.exits and drafts and not own:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early = self._rounds.early_judge(judge, self._header(judge.base), bonus=bonus)
         return VerifyTask(
-            keep=self.kv_length + len(prepared),
+            keep=self._kv_length + len(prepared),
             token_ids=(*unfed, *waiting[len(prepared) : drafts]),
             logits_to_keep=drafts + 1 - len(judge.known),
             drafts=drafts - len(prepared),
@@ -375,14 +374,9 @@ class CloudMachine:
             prepared=prepared,
             hidden=self._rounds.hidden.take(),
             first_layer=self.settings.split_layers,
-            prompt_reader=self._prompt_reader(),
+            prompt_reader=prompt_reader,
             by_cloud=own,
         )
-
-    def _prompt_reader(self) -> PromptReader | None:
-        if not self._unread_prompt:
-            return None
-        return PromptReader(self._unread_prompt, self._top_logprobs)
 
     def _preparation(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass that feeds the first drafts of a chunk which is not whole yet."""
@@ -418,7 +412,7 @@ class CloudMachine:
         the token in the place of a rejected one."""
         payloads = PayloadRule(self.rule, self._payloads.rng) if own else self._payloads
         return Judge(
-            base=len(self.committed),
+            base=self.committed.end,
             steps=steps,
             rule=self.rule,
             payloads=payloads,
@@ -440,7 +434,7 @@ class CloudMachine:
     def _is_due_without_drafts(self) -> bool:
         """Return whether a pass without drafts is due: for the prompt, which needs none, and after
         it where the cloud decodes alone."""
-        if self._next_target is not None or not self._rounds.hidden.complete(len(self.committed)):
+        if self._next_target is not None or not self._rounds.hidden.complete(self.committed.end):
             return False
         return self.target_passes == 0 or self.settings.decode_when_idle
 
@@ -493,7 +487,7 @@ class CloudMachine:
         session has them where it had them before."""
         if self._cloud_drafting is None or (self._pending and not self._pending.own):
             return False
-        at_start = self.rule.drafter_invariant or len(self.committed) == self._prompt_length
+        at_start = self.rule.drafter_invariant or self.committed.end == self._prompt_length
         return self.target_passes > 0 or not at_start
 
     def _waits_for_own_drafts(self) -> bool:
@@ -534,12 +528,12 @@ class CloudMachine:
             self._next_target, *rest = targets
             targets = tuple(rest)
         self._rounds.prefilled_targets = targets
-        self._kv_length = len(self.committed)
+        self._kv_length = self.committed.end
 
     def _prompt_frames(self, verification: Verification) -> list[CloudMessage]:
         if not verification.prompt_logprobs:
             return []
-        header = self._header(len(self.committed))
+        header = self._header(self.committed.end)
         return [
             PromptLogprobs(**header, first=first, logprobs=logprobs)
             for first, logprobs in parts_of(verification.prompt_logprobs)
@@ -549,7 +543,7 @@ class CloudMachine:
         self, verification: Verification, work: VerifyTask, cost: Work
     ) -> list[CloudMessage]:
         """Commit what was accepted, and what comes after it."""
-        base = len(self.committed)
+        base = self.committed.end
         accepted = len(verification.path)
         rejected = int(verification.replacement is not None)
         of_edge = max(len(work.prepared) + work.drafts, accepted + rejected)
@@ -566,7 +560,7 @@ class CloudMachine:
             self._judge_own(work.drafts, accepted, rejected)
         elif judged:
             self._acceptance.add(accepted, rejected)
-        self._keep_accepted(verification, work)
+        self._keep_judged(verification, work)
         path = verification.path if work.parents is not None else ()
         if rejected:
             return self._reject(verification, base, cost, path, own=work.by_cloud)
@@ -594,7 +588,7 @@ class CloudMachine:
                 where it leaves several."""
         if self.settings.drafts or self._next_target is not None:
             return []
-        base = len(self.committed)
+        base = self.committed.end
         while self.state is State.IDLE and (token_id := next_forced()) is not None:
             self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
         return self._committed_since(base)
@@ -619,7 +613,7 @@ class CloudMachine:
             own: whether they are the cloud's own, which the edge has not; else they are its.
             draw_from: in the place of a draft that was refused.
             path: the accepted nodes of a tree."""
-        if len(self.committed) == base and draw_from is None:
+        if self.committed.end == base and draw_from is None:
             return []
         of_edge = 0 if own else accepted
         return [
@@ -635,32 +629,40 @@ class CloudMachine:
             )
         ]
 
-    def _keep_accepted(self, verification: Verification, work: VerifyTask) -> None:
-        """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
+    def _keep_judged(self, verification: Verification, work: VerifyTask) -> None:
+        """Commit what was judged; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
             accepted = len(verification.path)
             # Rejected drafts were fed too, and the token in place of the first one was not.
-            self._kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
+            self._kv_length = min(self.committed.end + accepted, work.kept + len(work.token_ids))
             self._rounds.kept_path = ()
         else:
             self._kv_length = work.kept
             self._rounds.keep_path(verification, len(work.token_ids) - work.drafts)
         self._forget_targets()
-        self._commit_accepted(verification)
+        self._commit_judged(verification)
 
-    def _commit_accepted(self, verification: Verification) -> None:
-        for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
-            self._commit(token_id, target)
+    def _commit_judged(self, verification: Verification) -> None:
+        """Commit the accepted drafts, and the token in the place of a rejected one if the cloud
+        has drawn it."""
+        token_ids = verification.token_ids
+        if isinstance(verification.replacement, int):
+            token_ids = (*token_ids, verification.replacement)
+        if token_ids:
+            self._append(*token_ids)
+        if self._logprobs_recorder.enabled:
+            for token_id, target in zip(token_ids, verification.targets, strict=False):
+                self._logprobs_recorder.note(target, token_id)
 
     def _commit(self, token_id: int, target: TargetProbs) -> None:
         self._append(token_id)
         self._logprobs_recorder.note(target, token_id)
 
-    def _append(self, token_id: int) -> None:
-        """Commit a token. The draft that waits for its position, if one does, is judged by that: if
-        it is another token, all that follow it are void."""
-        self.committed.append(token_id)
-        self._pending.pass_by(token_id)
+    def _append(self, *token_ids: int) -> None:
+        """Commit tokens. The drafts that wait for their positions, if any do, are judged by that:
+        if one is another token, all that follow it are void."""
+        self.committed.extend(token_ids)
+        self._pending.pass_by(token_ids)
 
     def _bonus_token(self, verification: Verification) -> None:
         """Commit the cloud's own token after the accepted drafts, unless the text is complete or a
@@ -672,7 +674,7 @@ class CloudMachine:
         if self._pending or not (bonus or self.settings.decode_when_idle):
             self._next_target = target
             return
-        self._commit(self.rule.target_token(target, len(self.committed)), target)
+        self._commit(self.rule.target_token(target, self.committed.end), target)
 
     def _reject(
         self,
@@ -683,16 +685,13 @@ class CloudMachine:
         *,
         own: bool = False,
     ) -> list[CloudMessage]:
-        """Commit the recovered token after the accepted drafts, or have the edge draw it. Until it
-        is known the rejected draft waits, and all after it."""
-        target, replacement = verification.next_target, verification.replacement
-        assert target is not None, "the rejected position was judged"
-        self._forget_targets()
+        """Tell of a rejection that is committed, or have the edge draw the recovered token. Until
+        that is known the rejected draft waits, and all after it."""
         draw_from = None
-        if isinstance(replacement, int):
-            self._commit(replacement, target)
-        else:
-            draw_from = replacement
+        if not isinstance(verification.replacement, int):
+            draw_from = verification.replacement
+            target = verification.next_target
+            assert target is not None, "the rejected position was judged"
             self._rounds.let_draw(target)
         accepted = len(verification.path)
         return self._committed_since(
@@ -711,15 +710,16 @@ class CloudMachine:
         if verification.replacement is not None:
             self._acceptance.add(accepted, 1)
             if accepted:  # they were fed ahead
-                self._kv_length = len(self.committed) + accepted
-                self._commit_accepted(verification)
+                self._kv_length = self.committed.end + accepted
+            self._commit_judged(verification)
+            self._forget_targets()
             cost = Work(target_passes=self.target_passes, drafts=accepted + 1)
             return self._reject(verification, judge.base, cost)
         if self._budget is None:
             return []
         self._acceptance.add(1, 0)
         self._next_target = None
-        self._commit_accepted(verification)
+        self._commit_judged(verification)
         cost = Work(target_passes=self.target_passes, drafts=1)
         return self._committed_since(judge.base, cost, accepted=1)
 

@@ -19,7 +19,7 @@ from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
-from tandem.specdec.messages import Committed, Drafts, Frame, Opened
+from tandem.specdec.messages import Committed, Drafts, FrameHeader, Opened
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tandem.specdec.proposers import DraftSource
 
@@ -60,8 +60,10 @@ class Drafting:
         """Number of alternatives wanted for a draft."""
         self._drafts = request.preset.drafts
         self._lengthens = request.lengthens_forced
-        self._ends = request.draft_ends
-        self._length_limit = len(request.prompt_ids) + request.max_tokens
+        self.ends = request.draft_ends
+        """Draft tokens after which more drafts would be wasted."""
+        self.length_limit = len(request.prompt_ids) + request.max_tokens
+        """Tokens of prompt and answer together."""
         self.longest = 0
         """Drafts that the cloud takes at once; 0 before it has said so."""
         self._chunk = _Chunk()
@@ -72,22 +74,22 @@ class Drafting:
     @property
     def position(self) -> int:
         """Position after all that is committed or in flight."""
-        return len(self._committed) + len(self.in_flight)
+        return self._committed.end + len(self.in_flight)
 
     @property
     def room(self) -> int:
         """Number of tokens that the answer may still have if all that is in flight is accepted."""
-        return self._length_limit - self.position
+        return self.length_limit - self.position
 
     @property
     def draftable(self) -> int:
         """Number of tokens that the schedule would draft now."""
         in_flight, schedule = self.in_flight, self.schedule
         window = schedule.window - len(in_flight)
-        chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
-        if not self._drafts or window < 1 or chunk < 1:
+        if not self._drafts or window < 1:
             return 0
-        if in_flight.unsure or in_flight.ends_in(self._ends):
+        chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
+        if chunk < 1 or in_flight.unsure or in_flight.ends_in(self.ends):
             return 0
         return min(chunk, window, self.room)
 
@@ -98,7 +100,7 @@ class Drafting:
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """Return the tokens committed or in flight from `kv_length` up to `position`."""
-        committed = len(self._committed)
+        committed = self._committed.end
         drafts = self.in_flight.token_ids
         return (
             *self._committed.since(kv_length),
@@ -178,15 +180,16 @@ class Drafting:
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` tokens, or up to the first that is among
         `ends`."""
+        position = self.position
         self._drafts_left = count
-        self._fed_with_task = self.position - self.kv_length
+        self._fed_with_task = position - self._kv_length
         stepwise = count > 1 and (self._reports or self.schedule.token_by_token)
         lengthens = self._lengthens and not stepwise
         longest = min(self.longest - len(self.in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
-            keep=self.kv_length,
-            token_ids=self.unfed(self.position, self.kv_length),
-            position=self.position,
+            keep=self._kv_length,
+            token_ids=self.unfed(position, self._kv_length),
+            position=position,
             count=count,
             ends=ends,
             stepwise=stepwise,
@@ -201,14 +204,15 @@ class Drafting:
         """Put a task's next tokens in flight; False for a task that is not under way."""
         if task is not self.task:
             return False
-        without_model = all(drafted.source is not DraftSource.MODEL for drafted in drafts)
-        self.is_pure_decode = without_model or self._fed_with_task <= FEW
+        self.is_pure_decode = self._fed_with_task <= FEW or all(
+            drafted.source is not DraftSource.MODEL for drafted in drafts
+        )
         self._fed_with_task = 0
-        most = self._drafts_left + task.max_extra
+        most, left = self._drafts_left + task.max_extra, self._drafts_left - len(drafts)
         if not 1 <= len(drafts) <= most:
             raise ProtocolError(f"1…{most} drafts expected", f"drafted with {len(drafts)}")
-        self._chunk.extra = max(0, len(drafts) - self._drafts_left)
-        self._drafts_left = max(0, self._drafts_left - len(drafts))
+        self._chunk.extra = max(0, -left)
+        self._drafts_left = max(0, left)
         ends = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
         if not (self._drafts_left and task.stepwise) or ends:
             self.task = None
@@ -250,7 +254,7 @@ class Drafting:
         """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
         self.in_flight.clear()
         self._chunk = _Chunk()
-        self._kv_length = min(self.kv_length, len(self._committed))
+        self._kv_length = min(self._kv_length, self._committed.end)
         return self.interrupt()
 
     # Frames.
@@ -262,11 +266,10 @@ class Drafting:
         while self.in_flight.unsent and self.allowed:
             # A window that was closed, or a chunk that the cloud made shorter after its first part
             # had left, still lets out what had been drafted for this outcome.
-            chunk = max(1, self.schedule.chunk) + self._chunk.extra
-            left = max(1, chunk - self._chunk.sent)
+            chunk = self._chunk
+            left = max(1, max(1, self.schedule.chunk) + chunk.extra - chunk.sent)
             piece = self.in_flight.next_chunk(left)
-            overdue = self._chunk.draft_s >= budget_s
-            whole = len(piece) == left or self.draftable < 1 or overdue
+            whole = len(piece) == left or self.draftable < 1 or chunk.draft_s >= budget_s
             if not whole and not self.schedule.token_by_token:
                 break
             frames.append(self._frame(piece, whole))
@@ -274,17 +277,17 @@ class Drafting:
             if whole:
                 self._chunk = _Chunk()
             else:
-                self._chunk.sent += len(piece)
+                chunk.sent += len(piece)
         return frames
 
     def _frame(self, piece: list[Drafted], whole: bool) -> Drafts:
         before = self.in_flight.sent_token_ids
-        frame = Frame(
-            session=self._request.session,
-            base=len(self._committed) + len(before),
-            prefix_hash=self._committed.prefix_with(before),
-        )
-        return draft_frame(frame, piece, self._request.preset, whole=whole)
+        header: FrameHeader = {
+            "session": self._request.session,
+            "base": self._committed.end + len(before),
+            "prefix_hash": self._committed.prefix_with(before),
+        }
+        return draft_frame(header, piece, self._request.preset, whole=whole)
 
 
 class DraftsInFlight:
@@ -313,7 +316,7 @@ class DraftsInFlight:
 
     @property
     def sent_token_ids(self) -> tuple[int, ...]:
-        return self.token_ids[: self.sent]
+        return tuple(self._token_ids[: self.sent])
 
     @property
     def unsent(self) -> int:
@@ -350,21 +353,19 @@ class DraftsInFlight:
 
 
 def draft_frame(
-    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
+    header: FrameHeader, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
 ) -> Drafts:
     """Return the message that carries drafts, with what the preset says of their distributions;
     `whole`: they complete a chunk."""
-    token_ids = tuple(drafted.token_id for drafted in chunk)
+    token_ids = tuple([drafted.token_id for drafted in chunk])
     probabilities = None
     distributions = None
     if preset.uplink is Uplink.PROBABILITIES:
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
-    if preset.carries_probs:
+    if preset.uplink.carries_probs:
         distributions = np.stack([drafted.draft_probs for drafted in chunk])
     return Drafts(
-        session=frame.session,
-        base=frame.base,
-        prefix_hash=frame.prefix_hash,
+        **header,
         token_ids=token_ids,
         end_of_chunk=whole,
         probabilities=probabilities,

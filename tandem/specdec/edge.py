@@ -70,6 +70,8 @@ LEAST_STRETCH = 4
 cloud before they arrive."""
 _BEFORE_OPENED = Opened, GoingAway, Pong
 """Frames that change no text."""
+_COMPUTED = Committed, PromptLogprobs, CloudRoundFrame
+"""Frames that the cloud's engine had something to compute for."""
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -112,8 +114,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         )
         self.committed = self._text.tokens
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
-        own = (self.stats, self.measuring, self._logprobs_buffer)
-        self._observers = Observers((*own, *observers))
+        buffers = [self._logprobs_buffer] if params.logprobs else []
+        self._observers = Observers((self.stats, self.measuring, *buffers, *observers))
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(
             request,
@@ -135,7 +137,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         )
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._drafts = request.preset.drafts
-        self._draft_ends = request.draft_ends
         self._goes_on = request.preset.schedule.decode_when_idle or not self._drafts
         self._leaving = False
         self._stream_opened = False
@@ -184,9 +185,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.ALONE or not self._texts.on:
             return NO_TEXTS
         if task.branch and task is not self._drafting.task:
-            in_flight = self.context(task, len(self.committed))
+            in_flight = self.context(task, self.committed.end)
         else:
-            in_flight = self._drafting.in_flight.token_ids[: task.position - len(self.committed)]
+            in_flight = self._drafting.in_flight.token_ids[: task.position - self.committed.end]
         return self._texts_after(in_flight)
 
     def _texts_after(self, in_flight: tuple[int, ...]) -> TextDrafts:
@@ -231,7 +232,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
-        self._liveness.awaits(self._is_owed, len(self.committed), now)
+        self._liveness.awaits(self._is_owed, self.committed.end, now)
         wanted = self.phase is Phase.RUNNING and self.measuring.ping_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
@@ -253,7 +254,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self._goes_on:
             return True
         whole = self._drafting.in_flight.sent > 0 and not self._drafting.chunk_is_open
-        return whole or self._rounds.waits
+        return whole or self._rounds.recovery.waits
 
     # Frames of the cloud.
 
@@ -267,12 +268,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             raise ProtocolError(self.phase, f"{type(message).__name__} before Opened")
         self._liveness.received(now)
         outputs = self._react(message, now)
-        if isinstance(message, Committed | PromptLogprobs | CloudRoundFrame):
+        if isinstance(message, _COMPUTED):
             self._liveness.answered(now)
         if self._predrafting.on:
             outputs += map(Interrupt, self._predrafting.forget_committed())
         outputs += self._flush(now)
-        outputs += self._ping(now)
+        # Silence, and what is owed, are the tick's: a frame has just come.
+        if self.measuring.ping_wanted(now):
+            outputs += self._ping(now)
         return outputs
 
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
@@ -310,15 +313,15 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         check_committed(message, self.request, self.committed, sent=sent)
         self.prompt_logprobs.check_complete()
         settled = Settled.by(message, sent)
-        position = message.base + message.accepted
-        if message.draw_from is not None and position == self._rounds.drawn_again_at:
+        again = message.base + message.accepted == self._rounds.drawn_again_at
+        if again and message.draw_from is not None:
             settled = replace(settled, departs=False, refused=False)  # that was said before
         drafts = self._drafting.in_flight.all
         self._observers.on_committed(message, settled, drafts, now)
         outputs = list[EdgeOutput]()
         if message.accepted:
             outputs = self._commit(sent[: message.accepted], TokenSource.DRAFT)
-            self._observers.on_right(drafts[: len(self.committed) - message.base])
+            self._observers.on_right(drafts[: self.committed.end - message.base])
             self._drafting.settle(message)
         for number, token in enumerate(message.token_ids):
             if self.phase is Phase.DONE:
@@ -334,7 +337,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _header(self) -> FrameHeader:
         return {
             "session": self.request.session,
-            "base": len(self.committed),
+            "base": self.committed.end,
             "prefix_hash": self.committed.prefix,
         }
 
@@ -354,13 +357,16 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         if not self._drafts:
             return self._commit([token], source)
-        branch, others = self._predrafting.resolve(token)
-        outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
+        interrupted = self._drafting.discard()
         self._observers.on_discarded()
+        if not self._predrafting.on:
+            return [*map(Interrupt, interrupted), *self._commit([token], source)]
+        branch, others = self._predrafting.resolve(token)
+        outputs: list[EdgeOutput] = [*map(Interrupt, (*interrupted, *others))]
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         outputs += self._commit([token], source)
-        if self.phase is not Phase.DONE and self._predrafting.on:
+        if self.phase is not Phase.DONE:
             drafts = branch.drafts if branch is not None else []
             parts = self.request.preset.schedule.token_by_token and bool(drafts)
             ready = branch is not None and (branch.complete or parts)
@@ -374,11 +380,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def work(self, now: float) -> DraftTask | None:
         """Return the next task to start, if any: the tokens to send next, or those that would
         follow a verdict. Ask again until there is none: tasks run concurrently."""
+        if self._drafting.task is not None and not self._predrafting.on:
+            return None
         if not self._drafts and self.phase is not Phase.ALONE:
             return None
         if self.phase is Phase.DONE or self.paused:
-            return None
-        if self._drafting.task is not None and not self._predrafting.on:
             return None
         task = None if self._drafting.task else self._main_task(now)
         if task is None and self.phase is not Phase.ALONE:
@@ -394,7 +400,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return None
         if self.phase is Phase.RUNNING:
             self._observers.on_draft_begun(now)
-        return self._drafting.begin(count, self._text.eos if alone else self._draft_ends)
+        return self._drafting.begin(count, self._text.eos if alone else self._drafting.ends)
 
     def _schedule(self) -> Schedule:
         """Return the controller's schedule, with room for what is remembered: such drafts take no
@@ -431,8 +437,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     @property
     def paused(self) -> bool:
         """True if nothing may be drafted or sent until the cloud's next frame."""
-        leaving = self._leaving and not self._drafting.chunk_is_open  # chunks are judged whole
-        return leaving or self._rounds.waits
+        if self._leaving and not self._drafting.chunk_is_open:  # chunks are judged whole
+            return True
+        return self._rounds.recovery.waits
 
     def context(self, task: DraftTask, first: int = 0) -> tuple[int, ...]:
         """Return the tokens from position `first` on that come before the first one of a task."""
@@ -473,11 +480,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         frames = self._drafting.send_due(self.controller.chunk_budget_s)
         if frames:
-            self._liveness.uploading(bulk_bytes(frames, self.request), now)
+            if size_bytes := bulk_bytes(frames, self.request):
+                self._liveness.uploading(size_bytes, now)
             for frame in frames:
                 self._observers.on_sent(frame, now)
             self._predrafting.expect_likely()
-        return [Send(frame) for frame in frames]
+        return [*map(Send, frames)]
 
     # Committing, and the end.
 
@@ -490,13 +498,13 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self, token_ids: Sequence[int], token_source: TokenSource = TokenSource.TARGET
     ) -> list[EdgeOutput]:
         """Append tokens to the answer, up to the first that ends it."""
-        position = len(self.committed)
+        position = self.committed.end
         committed, reason = self._text.append(token_ids)
         if not committed:
             return []
         count = len(committed)
         unverified = token_source is TokenSource.EDGE
-        if not unverified:
+        if self._texts.on and not unverified:
             self._texts.commit(committed)
         self._observers.on_text(count, unverified=unverified)
         commit = Commit(

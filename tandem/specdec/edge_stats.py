@@ -150,23 +150,24 @@ class EdgeStats(EdgeObserver):
     def on_committed(
         self, message: Committed, settled: Settled, drafts: Sequence[Drafted], now: float
     ) -> None:
-        self.cloud_drafted += message.work.cloud_drafts
+        work, count = message.work, settled.count
+        self.cloud_drafted += work.cloud_drafts
         self.cloud_accepted += message.cloud_accepted
-        self.target_passes += message.work.target_passes - self._stream_passes
-        self._stream_passes = message.work.target_passes
-        self.verify_s += message.work.verify_s
-        self.queue_s += message.work.queue_s
-        if not settled.count:
+        self.target_passes += work.target_passes - self._stream_passes
+        self._stream_passes = work.target_passes
+        self.verify_s += work.verify_s
+        self.queue_s += work.queue_s
+        if not count:
             return
         self.rounds += 1
         self.accepted += settled.right
         self.rejected += settled.departs
-        missing = 1 + settled.count - len(self.acceptance_histogram)
+        missing = 1 + count - len(self.acceptance_histogram)
         self.acceptance_histogram += [0] * missing
         self.acceptance_histogram[settled.right] += 1
         if self._round_started_s is not None:
             self.round_s += now - self._round_started_s
-        self.on_left()
+        self._round_started_s = None
 
     def on_right(self, drafts: Sequence[Drafted]) -> None:
         sources = [drafted.source for drafted in drafts]

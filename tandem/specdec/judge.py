@@ -77,21 +77,26 @@ class Judge:
         path = list[int]()
         token_ids = list[int]()
         targets = list[TargetProbs]()
-        node = -1
-        replacement = None
+        node, position = -1, self.base
+        rule, replacement = self.rule, None
         while (step := self.steps.get(node)) is not None or self.bonus:
-            position = self.base + len(path)
-            targets.append(self._target(node, position, distribution_at))
+            if (row := self.row(node)) < 0:
+                target = self.known[row]
+            else:
+                target = rule.prepare(distribution_at(row), position)
+            targets.append(target)
             if step is None:
                 break
-            index = self.rule.accepted(targets[-1], step.proposal, position)
+            proposal = step.proposal
+            index = rule.accepted(target, proposal, position)
             if index is None:
-                replacement = self.payloads.payload(targets[-1], step.proposal, position)
+                replacement = self.payloads.payload(target, proposal, position)
                 break
-            node = step.nodes[index]
+            node, token_id = step.nodes[index], proposal.token_ids[index]
             path.append(node)
-            token_ids.append(step.proposal.token_ids[index])
-            if token_ids[-1] in self.eos or position + 1 >= self.length_limit:
+            token_ids.append(token_id)
+            position += 1
+            if token_id in self.eos or position >= self.length_limit:
                 break
         return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
@@ -99,11 +104,6 @@ class Judge:
         """Return the row of the pass's logits that follows a node; below 0 where its target was
         known before."""
         return node + 1 - len(self.known)
-
-    def _target(self, node: int, position: int, distribution_at: DistributionAt) -> TargetProbs:
-        if node + 1 < len(self.known):
-            return self.known[node + 1]
-        return self.rule.prepare(distribution_at(self.row(node)), position)
 
 
 @frozen

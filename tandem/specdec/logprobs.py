@@ -146,12 +146,12 @@ class LogprobsRecorder:
     """Records, at the cloud and if `enabled`, each committed token and its `top` likeliest ones."""
 
     def __init__(self, enabled: bool, top: int = 0) -> None:
-        self._enabled = enabled
+        self.enabled = enabled
         self._top = top
         self._noted: list[TokenLogprob] = []
 
     def note(self, distribution: TargetProbs, token_id: int) -> None:
-        if self._enabled:
+        if self.enabled:
             probs = probs_of(distribution)
             likeliest = _likeliest(probs, self._top)
             self._noted.append(TokenLogprob(math.log(probs[token_id]), likeliest))

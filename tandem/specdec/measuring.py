@@ -93,7 +93,9 @@ class Measuring(EdgeObserver):
         *,
         pure_decode: bool,
     ) -> None:
-        if pure_decode and (steps := positions - sum(map(_took_no_step, drafts))):
+        if not (pure_decode and self.controller.on):
+            return
+        if steps := positions - _took_step(drafts).count(False):
             self.controller.on_drafted(steps, draft_s, now)
 
     def on_sent(self, frame: Drafts, now: float) -> None:
@@ -105,24 +107,28 @@ class Measuring(EdgeObserver):
     def on_committed(
         self, message: Committed, settled: Settled, drafts: Sequence[Drafted], now: float
     ) -> None:
-        work = message.work
+        work, count = message.work, settled.count
         tokens = message.accepted + max(len(message.token_ids), settled.refused)  # one is drawn
         gap_s = None if self._heard_s is None else now - self._heard_s
         self._heard_s = now
         if gap_s is not None:
-            before_tokens, before_s = self.spent.get(self._kind, (0, 0.0))
-            self.spent[self._kind] = before_tokens + tokens, before_s + gap_s
+            kind = self._kind
+            before_tokens, before_s = self.spent.get(kind, (0, 0.0))
+            self.spent[kind] = before_tokens + tokens, before_s + gap_s
         if (judged := message.accepted + settled.refused) > 0:
             self._answered(message.base + judged, work, now)
-        if not (settled.count or self.controller.on):
+        if not (count or self.controller.on):
             return
-        accepted = settled.right - sum(map(_took_no_step, drafts[: settled.right]))
-        rejected = int(settled.departs and not _took_no_step(drafts[settled.right]))
+        took_step = _took_step(drafts[:count])
+        accepted, rejected = sum(took_step[: settled.right]), sum(took_step[settled.right :])
+        if not self.controller.on:
+            self.controller.on_judged(accepted, rejected)
+            return
         answer = Answer(
             tokens=tokens,
             accepted=accepted,
             rejected=rejected,
-            undrafted=max(0, tokens - settled.count),
+            undrafted=max(0, tokens - count),
             gap_s=gap_s,
             verify_s=work.verify_s,
             sessions=work.batch_size,
@@ -151,5 +157,6 @@ class Measuring(EdgeObserver):
         return "rounds" if schedule.stop_and_wait else "stream"
 
 
-def _took_no_step(drafted: Drafted) -> bool:
-    return drafted.source in _NO_STEPS
+def _took_step(drafts: Sequence[Drafted]) -> list[bool]:
+    """Return for each of these whether the draft model took a step."""
+    return [drafted.source not in _NO_STEPS for drafted in drafts]

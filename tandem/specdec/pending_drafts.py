@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Sequence
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
@@ -26,8 +24,8 @@ class PendingDrafts:
         self._committed = committed
         self._window = window
         self._length_limit = length_limit
-        self._drafts: deque[Proposal] = deque()
-        self._token_ids: deque[int] = deque()
+        self._drafts: list[Proposal] = []
+        self._token_ids: list[int] = []
 
     def __len__(self) -> int:
         return len(self._drafts)
@@ -38,39 +36,39 @@ class PendingDrafts:
 
     def first_ready(self) -> tuple[Proposal, ...]:
         """Return the drafts that may be judged."""
-        return tuple(islice(self._drafts, self.ready))
+        return tuple(self._drafts[: self.ready])
 
     def follows_text(self, draft: Drafts) -> bool:
         """Return whether a draft is live: its hash is that of the text up to its base, committed or
         waiting. Others come late, after a text that is gone."""
-        after = draft.base - len(self._committed)
+        after = draft.base - self._committed.end
         if after > (0 if self.own else len(self._drafts)):
             return False
         if after <= 0:
             return self._committed.prefix_at(draft.base) == draft.prefix_hash
         return self._committed.prefix_with(self.token_ids[:after]) == draft.prefix_hash
 
-    def check(self, draft: Drafts) -> None:
-        """Check that no more drafts wait than may. Raises InvalidArgument."""
+    def add(self, draft: Drafts, *, ready: bool) -> bool:
+        """Queue those of a live draft that are new; `ready`: all up to its last may be judged.
+        False where one of the others is not the token that is committed, or waits, at its position:
+        then those after it are void. Raises InvalidArgument, before anything changes, if more would
+        wait than may."""
         end = draft.base + len(draft.token_ids)
+        committed = self._committed.end
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
-        if end - len(self._committed) > self._window:
+        if end - committed > self._window:
             raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
-
-    def add(self, draft: Drafts) -> bool:
-        """Queue those of a live draft that are new. False where one of the others is not the token
-        that is committed, or waits, at its position: then those after it are void."""
         self.drop_own()
-        for position, proposal in enumerate(proposals_of(draft), start=draft.base):
-            after = position - len(self._committed)
-            if after >= len(self._drafts):
-                self._drafts.append(proposal)
-                self._token_ids.append(proposal.token_ids[0])
-                continue
-            known = self._committed[position] if after < 0 else self._token_ids[after]
-            if known != proposal.token_ids[0]:
-                return False
+        after = max(0, draft.base - committed)
+        known = (*self._committed.since(draft.base), *self._token_ids[after:])
+        count = min(len(known), len(draft.token_ids))
+        if known[:count] != draft.token_ids[:count]:
+            return False
+        self._drafts += proposals_of(draft)[count:]
+        self._token_ids += draft.token_ids[count:]
+        if ready:
+            self.ready = max(self.ready, end - committed)
         return True
 
     def add_own(self, proposals: Iterable[Proposal]) -> None:
@@ -88,19 +86,17 @@ class PendingDrafts:
         if self.own:
             self.clear()
 
-    def make_ready(self, end: int) -> None:
-        """Note that the drafts before position `end` may be judged."""
-        self.ready = max(self.ready, end - len(self._committed))
-
-    def pass_by(self, token_id: int) -> None:
-        """Drop the first draft, for whose position this token is committed, and unless it is that
-        token all others too."""
+    def pass_by(self, token_ids: Sequence[int]) -> None:
+        """Drop the first drafts, for whose positions these tokens are committed, and unless they
+        are those tokens all others too."""
         if not self._drafts:
             return
-        self._drafts.popleft()
-        if self._token_ids.popleft() != token_id:
+        count = len(token_ids)
+        if self._token_ids[:count] != [*token_ids]:
             self.clear()
-        self.ready = max(0, self.ready - 1)
+            return
+        del self._drafts[:count], self._token_ids[:count]
+        self.ready = max(0, self.ready - count)
 
     def clear(self) -> None:
         """Drop all drafts: none of them will be judged."""

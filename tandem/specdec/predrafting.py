@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from operator import is_
+from operator import attrgetter, is_
 
 from tandem.core.frozen import frozen
 from tandem.core.tokens import PrefixedTokens
@@ -33,6 +33,10 @@ class LikelyOutcome:
     confidence: float
 
 
+_TURN = attrgetter("rank", "arrival")
+"""What branches that wait are sorted by."""
+
+
 @dataclass(slots=True, eq=False)
 class Branch:
     """An outcome and what is drafted after it. No `task`: it waits; `open`: it is being drafted.
@@ -46,10 +50,6 @@ class Branch:
     open: bool = False
     counted: int = 0
     """Of its tokens, which are counted as drafted."""
-
-    def turn(self) -> tuple[float, int]:
-        """Return the sort key of a branch that waits."""
-        return self.rank, self.arrival
 
     @property
     def drafts(self) -> list[Drafted]:
@@ -117,7 +117,7 @@ class Predrafting:
                 changed |= self._queue(outcome)
         if not changed:
             return
-        self._waiting.sort(key=Branch.turn, reverse=True)
+        self._waiting.sort(key=_TURN, reverse=True)
         surplus = len(self._branches) - self._preset.predraft_outcomes
         if surplus > 0:
             for branch in self._waiting[:surplus]:
@@ -188,11 +188,10 @@ class Predrafting:
         """Return the task of an outcome; None where nothing is drafted after it: at an end, at the
         length limit, or where the branch would first have to feed a long text that the caller
         predicted."""
-        drafting = self._drafting
-        ends = self._request.draft_ends
-        room = drafting.room + drafting.position - outcome.position - 1
-        length = min(drafting.schedule.chunk, drafting.schedule.window, room)
-        if length < 1 or outcome.token_id in ends:
+        drafting, schedule = self._drafting, self._drafting.schedule
+        room = drafting.length_limit - outcome.position - 1
+        length = min(schedule.chunk, schedule.window, room)
+        if length < 1 or outcome.token_id in drafting.ends:
             return None
         keep = min(drafting.kv_length, outcome.position)
         lags = outcome.position - keep > self._preset.schedule.window
@@ -203,7 +202,7 @@ class Predrafting:
             token_ids=(*drafting.unfed(outcome.position, keep), outcome.token_id),
             position=outcome.position + 1,
             count=length,
-            ends=ends,
+            ends=drafting.ends,
             stepwise=length > 1,
             alternatives=drafting.alternatives,
             branch=True,

@@ -281,7 +281,7 @@ class VerifySettings(SharedChoices):
     @property
     def most_drafts(self) -> int:
         """Drafts that one message may bring."""
-        return self.tree_nodes or self.window
+        return self.tree_nodes if self.expansion else self.window
 
     @property
     def allows_partial_verification(self) -> bool:

@@ -188,8 +188,6 @@ class AnswerTexts:
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Note tokens of the answer."""
-        if not self.on:
-            return
         self._committed = self._committed.commit(*token_ids)
         self._forget_ahead()
 

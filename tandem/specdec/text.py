@@ -42,15 +42,12 @@ class CommittedText:
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Commit tokens up to the first that ends the text; return which, and why it ended."""
-        committed: list[int] = []
-        for token in token_ids:
-            committed.append(token)
-            self.tokens.append(token)
-            if reason := self._stop_reason(token):
-                return tuple(committed), reason
-        return tuple(committed), None
-
-    def _stop_reason(self, token: int) -> FinishReason | None:
-        if self._completes_stop(token) or token in self.eos:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.tokens) >= self.length_limit else None
+        room = max(1, self.length_limit - self.tokens.end)
+        committed = tuple(token_ids[:room])
+        reason = FinishReason.LENGTH if len(committed) == room else None
+        for count, token in enumerate(committed, start=1):
+            if self._completes_stop(token) or token in self.eos:
+                committed, reason = committed[:count], FinishReason.STOP
+                break
+        self.tokens.extend(committed)
+        return committed, reason

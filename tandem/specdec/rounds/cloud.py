@@ -155,11 +155,9 @@ class CloudRounds:
 
     # Passes.
 
-    def early_judge(self, judge: Judge, header: FrameHeader, *, bonus: bool) -> EarlyJudge | None:
-        """Return the judge of a pass's early exits; None where none is read. `bonus`: whether they
-        are asked for the position after the last draft."""
-        if not self.exits:
-            return None
+    def early_judge(self, judge: Judge, header: FrameHeader, *, bonus: bool) -> EarlyJudge:
+        """Return the judge of a pass's early exits. `bonus`: whether they are asked for the
+        position after the last draft."""
         judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
         temperatures = self._model.exit_temperatures
         return EarlyJudge(Frame(**header), self.exits, judge, temperatures)

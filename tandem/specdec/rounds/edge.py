@@ -73,7 +73,8 @@ class EdgeRounds:
         self._predrafting = predrafting
         self._observers = observers
         whole = request.preset.rejection_payload is RejectionPayload.FULL_DISTRIBUTION
-        self._recovery = Recovery(rule, rng, whole)
+        self.recovery = Recovery(rule, rng, whole)
+        """Of tokens in the place of rejected drafts."""
         self._split = SplitUplink(request.preset.split_layers > 0, committed)
         self.drawn_again_at = -1
         """Where a stream was lost in the midst of a draw: the next one brings that rejection
@@ -87,14 +88,9 @@ class EdgeRounds:
 
     def forget_stream(self) -> None:
         """The stream is gone."""
-        if self._recovery.waits:
+        if self.recovery.waits:
             self.drawn_again_at = len(self._committed)
-        self._recovery.forget()
-
-    @property
-    def waits(self) -> bool:
-        """True if a draw waits for the full distribution."""
-        return self._recovery.waits
+        self.recovery.forget()
 
     @property
     def owes_hidden_states(self) -> bool:
@@ -105,7 +101,7 @@ class EdgeRounds:
 
     def check_not_drawing(self, message: str) -> None:
         """Raise ProtocolError for a message of that name in the midst of a draw."""
-        if self._recovery.waits:
+        if self.recovery.waits:
             raise ProtocolError(_DRAWING, message)
 
     def receive(self, message: CloudRoundFrame) -> list[EdgeOutput]:
@@ -127,7 +123,7 @@ class EdgeRounds:
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
             rejected = self._drafting.in_flight.all[verdict.accepted]
-            token = self._recovery.predict(token, rejected, position)
+            token = self.recovery.predict(token, rejected, position)
         if token is not None:
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
 
@@ -136,19 +132,19 @@ class EdgeRounds:
     def recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Draw the token in the place of the first draft in flight, which was rejected."""
         rejected = self._drafting.in_flight.all[0]
-        token = self._recovery.start(payload, rejected, len(self._committed))
+        token = self.recovery.start(payload, rejected, len(self._committed))
         if token is not None:
             return self._draw(token, payload)
         self._observers.on_full_distribution_needed()
         return [Send(NeedFullDistribution(**self._header()))]
 
     def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
-        if not self._recovery.waits:
+        if not self.recovery.waits:
             raise ProtocolError("running", "a full distribution that was not asked for")
         _check_full_distribution(message, self._request, self._committed)
         rejected = self._drafting.in_flight.all[0]
         try:
-            token = self._recovery.finish(message.target_probs, rejected, message.base)
+            token = self.recovery.finish(message.target_probs, rejected, message.base)
         except InvalidArgument as error:
             raise ProtocolError(_DRAWING, "FullDistribution", str(error)) from error
         return self._draw(token, FullPayload(message.target_probs))

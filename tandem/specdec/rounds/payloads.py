@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import check_probs
@@ -24,7 +23,7 @@ def check_payload(draft: Drafts, settings: VerifySettings, vocabulary_size: int)
     wants_probabilities = settings.uplink is Uplink.PROBABILITIES
     if (draft.probabilities is not None) != wants_probabilities:
         raise InvalidArgument("probabilities", "do not match the opened uplink payload")
-    if (draft.distributions is not None) != settings.carries_probs:
+    if (draft.distributions is not None) != settings.uplink.carries_probs:
         raise InvalidArgument("distributions", "do not match the opened uplink payload")
     if draft.probabilities is not None:
         _check_probabilities(draft.probabilities, len(draft.token_ids))
@@ -32,14 +31,13 @@ def check_payload(draft: Drafts, settings: VerifySettings, vocabulary_size: int)
         _check_distributions(draft, vocabulary_size)
 
 
-def proposals_of(draft: Drafts) -> Iterator[Proposal]:
-    """Yield the draft's tokens, each with what the uplink carried for it."""
-    for index, token_id in enumerate(draft.token_ids):
-        yield Proposal(
-            (token_id,),
-            draft.probabilities[index] if draft.probabilities is not None else None,
-            draft.distributions[index] if draft.distributions is not None else None,
-        )
+def proposals_of(draft: Drafts) -> list[Proposal]:
+    """Return the draft's tokens, each with what the uplink carried for it."""
+    nothing = (None,) * len(draft.token_ids)
+    probabilities = nothing if draft.probabilities is None else draft.probabilities
+    distributions = nothing if draft.distributions is None else draft.distributions
+    carried = zip(draft.token_ids, probabilities, distributions, strict=True)
+    return [Proposal((token_id,), prob, probs) for token_id, prob, probs in carried]
 
 
 def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:

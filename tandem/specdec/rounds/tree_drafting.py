@@ -14,7 +14,7 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.core.tree import children, depths, expansion_nodes
 from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
-from tandem.specdec.messages import Committed, Drafts, Frame
+from tandem.specdec.messages import Committed, Drafts, FrameHeader
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
 from tandem.specdec.proposers import DraftSource, Proposed
 from tandem.specdec.rules import AcceptanceRule
@@ -157,12 +157,12 @@ class TreeDrafting(Drafting):
         if not (self.in_flight.unsent and self.allowed):
             return []
         self.in_flight.sent = len(self.in_flight)
-        frame = Frame(
-            session=self._request.session,
-            base=len(self._committed),
-            prefix_hash=self._committed.prefix,
-        )
-        return [tree_frame(frame, self.in_flight.all, self._request.preset)]
+        header: FrameHeader = {
+            "session": self._request.session,
+            "base": len(self._committed),
+            "prefix_hash": self._committed.prefix,
+        }
+        return [tree_frame(header, self.in_flight.all, self._request.preset)]
 
 
 class TreeGrowth:
@@ -232,9 +232,9 @@ def layers(drafts: Sequence[Drafted]) -> int:
     return max(depths([drafted.parent for drafted in drafts]), default=-1) + 1
 
 
-def tree_frame(frame: Frame, nodes: Sequence[Drafted], preset: Preset) -> Drafts:
+def tree_frame(header: FrameHeader, nodes: Sequence[Drafted], preset: Preset) -> Drafts:
     """Return a whole tree as a message, with one distribution per expanded node, in their order."""
-    draft = draft_frame(frame, nodes, preset)
+    draft = draft_frame(header, nodes, preset)
     parents = tuple(drafted.parent for drafted in nodes)
     if draft.distributions is None:
         return replace(draft, parents=parents)
