@@ -2,7 +2,7 @@
 
 A claim is a table of the papers by its key, or an entry of CLAIMS. Its command runs, and what comes
 out is compared with what is published; the exit status is 1 where they are further apart than the
-tolerance. Without a claim it lists all of them as the table of `lab/README.md`."""
+tolerance, or a model is missing. Without a claim it lists all of them as `lab/README.md` does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,8 @@ SAME = 1e-4
 """Tolerance of what does not depend on the machine."""
 MEASURED = 0.25
 """Of what does; on another machine expect less agreement."""
+NO_MODELS = "its models are not here; 'make real-pair large-pair' brings them"
+"""Why a row of a table that needs downloads has no figure."""
 SMOLLM2 = "--target models/real/smollm2 --draft models/real/smollm2-draft --dtype-draft int8"
 
 
@@ -113,12 +115,16 @@ def reproduce_claim(claim: Claim) -> Iterator[tuple[str, bool]]:
     yield f"{claim.words}: {figure:.4g}, published {claim.expected:g}", claim.holds(figure)
 
 
-def reproduce_table(table: PaperTable) -> Iterator[tuple[str, bool]]:
-    """Compute every row; yield each beside what is published, and whether they agree."""
+def reproduce_table(table: PaperTable) -> Iterator[tuple[str, bool | None]]:
+    """Compute every row; yield each beside what is published, and whether they agree: None where
+    the row's models are not on this machine."""
     testbeds = [Testbed(Models(), 1 + number, quick=False) for number in range(table.seeds)]
     published = fill(table, KeptResults(), testbeds[0]).ours or ()
     for row, theirs in zip(table.rows, published, strict=True):
         ours, _ = over_seeds([table.ours(testbed, row) for testbed in testbeds])
+        if table.downloads and all(mine is None for mine in ours):
+            yield f"{row.labels}: {NO_MODELS}", None
+            continue
         pairs = [pair for pair in zip(ours, theirs, strict=True) if pair[1] is not None]
         agree = all(
             mine is not None and abs(mine - kept) <= tolerance_of(table) * abs(kept) + 1e-9
@@ -128,6 +134,9 @@ def reproduce_table(table: PaperTable) -> Iterator[tuple[str, bool]]:
         yield f"{row.labels}: {ours}, published {theirs}", agree
 
 
+_OUTCOMES = {True: "agrees", False: "DIFFERS", None: "NO FIGURE"}
+
+
 def main(names: Sequence[str]) -> int:
     """Return the exit status."""
     if not names:
@@ -135,6 +144,7 @@ def main(names: Sequence[str]) -> int:
         return 0
     tables = {table.key: table for table in all_tables()}
     (name,) = names
+    lines: Iterable[tuple[str, bool | None]]
     if name in CLAIMS:
         lines = reproduce_claim(CLAIMS[name])
     elif name in tables:
@@ -144,7 +154,7 @@ def main(names: Sequence[str]) -> int:
         return 2
     status = 0
     for words, holds in lines:
-        print(f"{'agrees' if holds else 'DIFFERS'}: {words}")
+        print(f"{_OUTCOMES[holds]}: {words}")
         status = status if holds else 1
     return status
 

@@ -2,7 +2,8 @@
 
 The line has the words, the seconds so far and what the command wrote last. A terminal gets it
 rewritten each second, anything else every ten. All that the command wrote is shown where it fails,
-whose status is this program's. Imports the standard library only: there is no environment yet.
+whose status is this program's. Ctrl-C ends both, and a line says so. Imports the standard library
+only: there is no environment yet.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 _TERMINAL_S = 1.0
 _PIPE_S = 10.0
+_INTERRUPTED = 130
 
 
 def main(words: str, command: Sequence[str]) -> int:
@@ -28,11 +30,16 @@ def main(words: str, command: Sequence[str]) -> int:
         reader = threading.Thread(target=_read, args=(process, written))
         reader.start()
         every_s = _TERMINAL_S if sys.stdout.isatty() else _PIPE_S
-        while True:
-            _show(words, time.monotonic() - began_s, written)
-            reader.join(every_s)
-            if not reader.is_alive():
-                break
+        try:
+            while True:
+                _show(words, time.monotonic() - began_s, written)
+                reader.join(every_s)
+                if not reader.is_alive():
+                    break
+        except KeyboardInterrupt:
+            process.terminate()  # not yet told where only this process got the signal
+            _end(f"{words}: interrupted; the same command goes on")
+            return _INTERRUPTED
     _end(f"{words}: {time.monotonic() - began_s:.0f} s")
     if process.returncode:
         print("\n".join(written), file=sys.stderr)

@@ -30,7 +30,7 @@ def client_access(
     if insecure or (not files and call_key_file is None and is_loopback(host)):
         return ClientAccess()
     if missing := [name for name in tls if name not in files]:
-        why = "is required to call another machine; set insecure to call without TLS"
+        why = "is required to call another machine; set insecure (--insecure) to call without TLS"
         raise InvalidArgument(missing[0], why)
     key = None if call_key_file is None else Path(call_key_file)
     try:

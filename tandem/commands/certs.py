@@ -55,7 +55,10 @@ def certs(**options: Any) -> None:
     services take them over by themselves. Keep ca.key off the machines that serve.
     """
     folder = options["out"]
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TandemError(f"{folder}: cannot be written: {error.strerror}") from error
     now = datetime.now(UTC)
     authority = _authority_in(folder, now)
     end = min(now + timedelta(days=options["days"]), expires(authority.certificate))

@@ -230,7 +230,11 @@ def link_shape(options: Mapping[str, Any]) -> LinkShape:
         if error.field == "loss":
             why = f"must be 0 to {MAX_LOSS * 100:g} percent, is {options['loss']:g}"
             raise InvalidArgument("loss", why) from error
-        raise InvalidArgument(_flag_of(error.field), error.why) from error
+        flag = _flag_of(error.field)
+        if flag in options and flag.endswith("_ms"):  # the link's own words are of seconds
+            why = f"must be finite and not negative, is {options[flag]:g} ms"
+            raise InvalidArgument(flag, why) from error
+        raise InvalidArgument(flag, error.why) from error
 
 
 def emulates_link(options: Mapping[str, Any]) -> bool:

@@ -67,7 +67,9 @@ class Comparison:
             f"{speedup.middle:.2f} times as fast ({speedup.lowest:.2f} to {speedup.highest:.2f})"
         )
         if not any(map(_helped, taken)):
-            return f"no draft helped here: {times}; {why_not(taken[-1])}"
+            # Without an accepted draft nothing can be faster, only slower by what drafts cost.
+            chance = ", by chance" if speedup.highest >= 1 else ""
+            return f"no draft helped here: {times}{chance}; {why_not(taken[-1])}"
         if speedup.lowest > 1:
             passes = f"{median(map(passes_per_token, taken)):.2f}"
             return f"drafts paid here: {times}, with {passes} passes of the large model a token"

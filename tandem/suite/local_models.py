@@ -32,7 +32,7 @@ _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LONGEST_COMMIT = 64
 """Bytes of a file that holds one."""
-_OF_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_OF_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 """What a name of the hub looks like."""
 
 _TEXT_MODELS = ("ForCausalLM", "ForConditionalGeneration")

@@ -249,7 +249,7 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
     """Load both engines and the tokenizer. A draft model with another tokenizer is translated.
     Raises CannotLoad, or InvalidArgument naming the flag."""
     with nothing_collected():
-        drafter = load_model(draft, "draft")
+        drafter = load_model(draft, "draft", named=_named(draft, target))
         verifier = load_model(target, "target")
     engine = drafter.engine
     tokenizer = drafter.tokenizer
@@ -275,13 +275,20 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
     )
 
 
+def _named(draft: ModelChoice, target: ModelChoice) -> str:
+    """Return what the model is called that a draft is loaded from: a lookup reads the tokenizer of
+    the target, which is the one that was named."""
+    return "target" if draft.engine == LOOKUP and draft.source == target.source else "draft"
+
+
 def _first_layers(target: ModelChoice, layers: int) -> Engine:
     alone = replace(target, dtype="float32", exits="none", first_layers=layers)
     return load_model(alone, "target").engine
 
 
-def load_model(choice: ModelChoice, side: str) -> LoadedModel:
-    """Load one model; `side` ("draft" or "target") is how an error calls it."""
+def load_model(choice: ModelChoice, side: str, *, named: str | None = None) -> LoadedModel:
+    """Load one model of a `side` ("draft" or "target"), which is how an error calls it if it is not
+    `named` otherwise."""
     try:
         return factory.load_model(replace(choice, drafts=side == "draft"))
     except InvalidArgument as error:
@@ -289,7 +296,7 @@ def load_model(choice: ModelChoice, side: str) -> LoadedModel:
             raise InvalidArgument(f"{error.field}_{side}", error.why) from error
         if error.field in ("exits", "batch_invariant"):
             raise
-        raise CannotLoad(f"{side}: {error.why}") from error
+        raise CannotLoad(f"{named or side}: {error.why}") from error
 
 
 def _installed_default() -> DefaultModel:

@@ -32,6 +32,17 @@ def test_a_row_that_differs_fails(
     assert "dssd-table-1" in capsys.readouterr().err
 
 
+def test_a_row_whose_models_are_missing_says_which_command_brings_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (table,) = chosen_tables(["tslt-theorem-4-14"])
+    monkeypatch.setattr(type(table), "ours", lambda *_: (None,) * len(table.figures))
+    assert reproduce.main([table.key]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(table.rows)
+    assert all(line.startswith("NO FIGURE: ") and "make real-pair" in line for line in lines)
+
+
 def test_a_claim_s_figure_is_of_its_row_and_within_its_tolerance() -> None:
     claim = reproduce.CLAIMS["bytes"]
     rows = [{"preset": "dsd", claim.figure: 1}, {"preset": "dssd", claim.figure: 103}]

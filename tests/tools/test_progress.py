@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -29,3 +30,17 @@ def test_what_fails_is_shown_whole_and_keeps_its_status() -> None:
     ended = run("import sys; print('one'); print('two', file=sys.stderr, flush=True); sys.exit(3)")
     assert ended.returncode == 3
     assert {"one", "two"} <= set(ended.stderr.splitlines())
+
+
+def test_an_interrupt_ends_the_command_and_says_that_it_can_be_given_again() -> None:
+    command = [sys.executable, str(PROGRESS), "installing"]
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(
+        [*command, *sleeps], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("installing: 0 s")
+        process.send_signal(signal.SIGINT)
+        written, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "")
+    assert written == "installing: interrupted; the same command goes on\n"

@@ -193,6 +193,14 @@ def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_certificates_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "certs"
+    outcome = run("certs", "--out", out)
+    assert outcome.exit_code == 1
+    assert outcome.stderr == f"error: {out}: cannot be written: Not a directory\n"
+
+
 def test_nobody_is_let_in_with_a_key_that_could_not_be_handed_out(tmp_path: Path) -> None:
     path, out = tmp_path / "keys", tmp_path / "nowhere" / "app.key"
     outcome = run("keys", "app", "--file", path, "--out", out)

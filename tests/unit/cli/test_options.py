@@ -65,3 +65,9 @@ def test_a_bad_link_is_refused_by_its_flag(given: dict[str, Any], field: str) ->
     with pytest.raises(InvalidArgument) as refused:
         link_shape(link_flags(**given))
     assert refused.value.field == field
+
+
+def test_a_bad_time_of_a_link_is_shown_in_the_unit_of_its_flag() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        link_shape(link_flags(rtt_ms=-3.0))
+    assert refused.value.why == "must be finite and not negative, is -3 ms"

@@ -99,7 +99,13 @@ def test_a_turn_is_compared_with_itself_alone() -> None:
             [0.10, 0.10],
             [0.10, 0.10],
             {"drafted": 0, "accepted": 0},
-            "no draft helped here: 1.00 times as fast (1.00 to 1.00); no draft was made",
+            "no draft helped here: 1.00 times as fast (1.00 to 1.00), by chance; no draft was made",
+        ),
+        (
+            [0.20, 0.20],
+            [0.10, 0.10],
+            {"accepted": 0},
+            "no draft helped here: 0.50 times as fast (0.50 to 0.50); 0% of the drafts were right",
         ),
         (
             [0.05, 0.05],

@@ -143,6 +143,14 @@ def test_a_name_or_its_last_part_means_a_model(name: str) -> None:
     assert find_model(name, MODELS).source == Path("/a")
 
 
+def test_only_a_name_of_the_hub_can_be_pulled() -> None:
+    with pytest.raises(NoSuchModel, match=r"'tandem pull org/absent' downloads it"):
+        find_model("org/absent", MODELS)
+    for path in ("./my-model", "../my-model", "~/my-model"):
+        with pytest.raises(NoSuchModel, match=r"no such folder.*lists them\)$"):
+            find_model(path, MODELS)
+
+
 def test_a_name_that_means_two_models_is_refused_with_both() -> None:
     with pytest.raises(NoSuchModel, match=r"unsloth/Llama-3.2-1B \(/b\), meta/Llama-3.2-1B \(/c\)"):
         find_model("llama-3.2-1b", MODELS)

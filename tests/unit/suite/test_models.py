@@ -38,6 +38,15 @@ def test_damaged_weights(tmp_path: Path) -> None:
     assert f"error: draft: {weights} cannot be loaded" in words
 
 
+def test_a_damaged_target_is_not_called_a_draft(tmp_path: Path) -> None:
+    """Drafts are looked up where no draft is named: the first to read the target's file."""
+    file = tmp_path / "error-page.gguf"
+    file.write_text("<html>")
+    code, words = refusal("--target", str(file))
+    assert code == 1
+    assert words.startswith(f"error: target: {file} is not a GGUF file")
+
+
 def test_exits_of_another_model_are_refused(tmp_path: Path) -> None:
     exits = DEMO_DRAFT.with_name("demo-exits")
     code, words = refusal("--target", str(DEMO_DRAFT), "--exits", str(exits))
