@@ -42,6 +42,8 @@ def prompt_of(options: dict[str, Any]) -> Prompt:
         if not asked and text is None:
             flags = ", --prompt, --prompt-ids" if "prompt" in options else ""
             raise InvalidArgument("prompt", f"give TEXT{flags}, or pipe a text")
+    if not _is_utf_8(asked):
+        raise InvalidArgument("prompt", "is not UTF-8")
     continued = options["raw"] or options.get("suffix")
     return asked if continued else (Turn("user", asked),)
 
@@ -49,6 +51,15 @@ def prompt_of(options: dict[str, Any]) -> Prompt:
 def _joined(piped: str, asked: str | None) -> str:
     """Join what is piped in with the question about it, which comes second, after an empty line."""
     return f"{piped}\n\n{asked}" if piped and asked else piped or asked or ""
+
+
+def _is_utf_8(text: str) -> bool:
+    """Return whether a text of the command line is one: Python reads other bytes as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _standard_input() -> str:

@@ -262,8 +262,6 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
         if request.thinking_token_budget >= 0:
             message.thinking_token_budget = request.thinking_token_budget
         prompt_to_proto(message, request.prompt)
-    except UnicodeEncodeError:
-        raise InvalidArgument("request", "holds a text that is not UTF-8") from None
     except (ValueError, TypeError) as error:  # out of the field's range
         raise InvalidArgument("request", str(error)) from None
     return message
