@@ -240,11 +240,12 @@ def line_of(row: dict[str, Any]) -> str:
     def cell(value: float | None, width: int, digits: int, factor: float = 1.0) -> str:
         return "-".rjust(width) if value is None else f"{value * factor:{width}.{digits}f}"
 
+    times = "x" if row["speedup_over_ar"] is not None else " "
     return (
         f"{row['preset']:16}  {cell(row['draft_length'], 5, 0)}  {cell(row['rtt_s'], 8, 1, 1e3)}"
         f"  {cell(row['mbps'], 6, 0)}  {cell(row['tokens_per_s'], 8, 2)}"
         f"  {cell(row['tpot_s'], 9, 2, 1e3)}  {cell(row['ttft_s'], 9, 1, 1e3)}"
-        f"  {cell(row['speedup_over_ar'], 6, 2)}x  {cell(row['acceptance_rate'], 10, 3)}"
+        f"  {cell(row['speedup_over_ar'], 6, 2)}{times}  {cell(row['acceptance_rate'], 10, 3)}"
         f"  {cell(row['target_passes_per_token'], 12, 3)}"
         f"  {cell(row['uplink_bytes_per_token'], 8, 0)}"
         f"  {cell(row['downlink_bytes_per_token'], 10, 0)}"

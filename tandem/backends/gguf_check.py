@@ -53,6 +53,8 @@ def read_templates(path: Path) -> list[str]:
             begin = file.read(len(LFS_POINTER))
             if begin == LFS_POINTER:
                 raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
+            if not begin:
+                raise InvalidArgument("model", f"{path} is empty; fetch or copy it again")
             if not begin.startswith(GGUF_MAGIC):
                 raise InvalidArgument(
                     "model", f"{path} is not a GGUF file; convert the model to GGUF first"

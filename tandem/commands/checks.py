@@ -9,6 +9,7 @@ from typing import Any
 from tandem.core.extras import missing_package
 
 DAMAGED = "restore the folder from a copy, or ingest the documents into a new one"
+NO_INDEX = "name a folder that `tandem ingest` or a retriever has filled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,16 @@ def check(name: str, look: Callable[[], str], todo: str) -> Check:
 
 def index_checks(folders: Sequence[Path]) -> list[Check]:
     """Check each folder. One that another process has open counts as bad: stop that first."""
-    return [check(f"index {folder}", partial(_verify, folder), DAMAGED) for folder in folders]
+    from tandem.index.sqlite_store import DATABASE
+
+    return [
+        check(
+            f"index {folder}",
+            partial(_verify, folder),
+            DAMAGED if (folder / DATABASE).exists() else NO_INDEX,
+        )
+        for folder in folders
+    ]
 
 
 def _verify(folder: Path) -> str:

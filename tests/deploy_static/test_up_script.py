@@ -27,6 +27,13 @@ def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert "No Docker engine answers" in finished.stderr
 
 
+def test_a_docker_without_compose_is_named(tmp_path: Path) -> None:
+    finished = start(tmp_path, '[ "$1" = version ]')
+    assert finished.returncode == 1
+    assert "This Docker has no Compose" in finished.stderr
+    assert "No Docker engine answers" not in finished.stderr
+
+
 def test_an_engine_that_is_started_keeps_nothing_of_its_caller_open(tmp_path: Path) -> None:
     """A pipe or a lock that it kept would keep the caller waiting for as long as it runs."""
     seen = tmp_path / "seen"

@@ -119,7 +119,7 @@ def test_a_gguf_draft_pairs_with_another_format_s_target(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is not a GGUF file"),
+        (b"", "is empty"),
         (b"version https://git-lfs.github.com/spec/v1", "Git LFS pointer"),
         (b"PK\x03\x04 a zip file", "is not a GGUF file"),
         (b"GGUF" + b"\xff" * 60, "cannot be read"),

@@ -194,6 +194,9 @@ def test_indexes_are_checked(notes: Path, tmp_path: Path) -> None:
     assert code == 1
     assert f"ok   index {whole}: 3 documents, 3 texts, " in out
     assert f"bad  index {strange}: {strange}: is not empty (manifest.json)" in out
+    code, out, _ = run("doctor", "--index", "nowhere")
+    assert code == 1
+    assert "name a folder that `tandem ingest` or a retriever has filled" in out
 
 
 def test_a_tenant_s_documents_are_searched_and_deleted_by_the_operator(notes: Path) -> None:
