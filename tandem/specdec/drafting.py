@@ -89,7 +89,7 @@ class Drafting:
         if not self._drafts or window < 1:
             return 0
         chunk = schedule.chunk - self._chunk.sent - in_flight.unsent
-        if chunk < 1 or in_flight.unsure or in_flight.ends_in(self.ends):
+        if chunk < 1 or in_flight.is_over(self.ends):
             return 0
         return min(chunk, window, self.room)
 
@@ -323,14 +323,11 @@ class DraftsInFlight:
         """Number of drafts that are not sent."""
         return len(self._drafts) - self.sent
 
-    @property
-    def unsure(self) -> bool:
-        """True if the draft model was not sure of the last one: nothing follows it."""
-        return bool(self._drafts) and self._drafts[-1].ends_chunk
-
-    def ends_in(self, token_ids: frozenset[int]) -> bool:
-        """Return whether the last one is one of these."""
-        return bool(self._drafts) and self._drafts[-1].token_id in token_ids
+    def is_over(self, ends: frozenset[int]) -> bool:
+        """Return whether nothing is drafted after what is in flight: its last one is among `ends`,
+        or the draft model was not sure of it."""
+        last = self._drafts[-1] if self._drafts else None
+        return last is not None and (last.ends_chunk or last.token_id in ends)
 
     def add(self, drafts: Sequence[Drafted]) -> None:
         self._drafts += drafts
