@@ -66,8 +66,7 @@ ONE_WAY_S = 0.010
 
 VOCABULARY_SIZE = 50_000
 MOST_PREFIX_MS = 5.0
-MOST_OF_BEFORE = {"ar": 1 / 2, "coupled": 1 / 3, "stream": 1 / 5}
-"""Goals: time of a prefix hash, and time relative to the commit that is compared."""
+"""Goal: time of a prefix hash."""
 
 M = TypeVar("M")
 Call = Callable[[M, list[DraftTask | None]], Any]
@@ -385,10 +384,6 @@ def compare(report: Report, commit: str) -> None:
         ("figure", "before", "now", "ratio_to_before"),
         rows,
     )
-    ratios = {row["figure"]: row["ratio_to_before"] for row in rows}
-    for preset, limit in MOST_OF_BEFORE.items():
-        name = f"machines_us_per_token, {preset}"
-        report.goals.append(Goal(f"{name}, of {commit}", ratios[name], limit, "at most"))
 
 
 Figures = dict[str, float]
