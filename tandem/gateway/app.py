@@ -576,15 +576,17 @@ async def _refused(request: Request, error: Exception) -> Response:
 def _invalid_request(error: RequestValidationError) -> ApiError:
     """Return the error without where FastAPI found the value: in the body, the path, or behind
     it."""
-    details = [{**each, "loc": tuple(map(_as_name, each["loc"][1:]))} for each in error.errors()]
+    details = [{**each, "loc": _names(*each["loc"])} for each in error.errors()]
     if details[0]["type"] == "missing" and not details[0]["loc"]:
         return invalid(None, "the body is not JSON: it is empty", "invalid_json")
     return validation_error(details)
 
 
-def _as_name(part: int | str) -> int | str:
-    """Return where a value is; a header's name is no identifier."""
-    return part.replace("-", "_") if isinstance(part, str) else part
+def _names(source: str, *parts: int | str) -> tuple[int | str, ...]:
+    """Return where in a request a value is; a header's name is no identifier."""
+    if source != "header":
+        return parts
+    return tuple(str(part).replace("-", "_") for part in parts)
 
 
 async def _client_closed(request: Request, error: Exception) -> Response:

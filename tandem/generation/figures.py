@@ -295,7 +295,7 @@ def speculative_decoding_metrics(summaries: Sequence[Summary]) -> DraftingMetric
 
 
 def plain_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
-    """Return the speed, who made the tokens, and how much faster that is than the large model
+    """Return the speed, who drafted the tokens, and how much faster that is than the large model
     alone, if the schedule's controller measured that."""
     tokens = figures["tokens"]
     tpot_s = figures["tpot_s"]
@@ -317,13 +317,14 @@ def plain_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
 
 
 def _makers(figures: Mapping[str, Any]) -> list[str]:
-    """Return which part of the tokens the small model made, which were repeated from the memory,
-    the prompt or the answer so far, and which were drafts of the cloud; no part that rounds to
-    nothing."""
+    """Return which part of the tokens had been drafted on the device, by its draft model or by
+    looking up, which was repeated from the memory, the prompt or the answer so far, and which were
+    drafts of the cloud; no part that rounds to nothing. A token that the target wrote before it saw
+    the same draft counts too."""
     tokens = max(1, figures["tokens"])
     repeated = figures.get("accepted_memory_tokens") or 0  # an earlier version does not tell
     made_by = {
-        "by the small model": max(0, figures["accepted"] - repeated),
+        "drafted on the device": max(0, figures["accepted"] - repeated),
         "repeated from earlier text": repeated,
         "by drafts of the cloud": figures["cloud_accepted"] if figures.get("cloud_drafted") else 0,
     }

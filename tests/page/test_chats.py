@@ -377,7 +377,7 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     }
     answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=1, choice=choice)
     answer = ended(ask(page))
-    plain = "50 tokens/s · 25 % by the small model"
+    plain = "50 tokens/s · 25 % drafted on the device"
     estimate = " · about 2.5 × the speed of the large model alone (estimated)"
     expect(answer.locator("p.plain")).to_have_text(plain + estimate)
     show_tokens(page)
@@ -391,11 +391,11 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     expect(answer.locator("p.plain")).to_have_text(plain)
     # What was drafted from earlier text is not the small model's.
     answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=3, accepted_memory_tokens=2)
-    said = "50 tokens/s · 25 % by the small model · 50 % repeated from earlier text"
+    said = "50 tokens/s · 25 % drafted on the device · 50 % repeated from earlier text"
     expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
     # A share that rounds to nothing is none.
     answer_with(page, "one", tpot_s=0.02, tokens=300, accepted=2, cloud_drafted=9, cloud_accepted=1)
-    said = "50 tokens/s · 1 % by the small model"
+    said = "50 tokens/s · 1 % drafted on the device"
     expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
     # What has no part of the small model is no faster for it.
     answer_with(page, "one ", "two", tpot_s=0.02, accepted=0, choice=choice)

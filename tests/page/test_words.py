@@ -86,12 +86,12 @@ def test_the_browsers_language_decides_and_can_be_changed(german: Page) -> None:
     german.get_by_label("Deine Frage").fill("Wie viel ist eins?")
     german.keyboard.press("Enter")
     answer = ended(german.locator(".answer"))
-    expect(answer.get_by_text("50 Tokens/s · 100 % vom kleinen Modell")).to_be_visible()
+    expect(answer.get_by_text("50 Tokens/s · 100 % auf dem Gerät entworfen")).to_be_visible()
     assert re.fullmatch(r"\d+,\d\d s", answer.locator(".clock").inner_text())
     assert Axe().run(german).violations_count == 0
     german.get_by_label("Sprache").select_option("en")
     expect(german.get_by_label("Your question")).to_be_visible()
-    expect(answer.get_by_text("50 tokens/s · 100 % by the small model")).to_be_visible()
+    expect(answer.get_by_text("50 tokens/s · 100 % drafted on the device")).to_be_visible()
     expect(answer.get_by_role("button", name="Answer again")).to_be_visible()
     assert german.locator("html").get_attribute("lang") == "en"
     german.reload()

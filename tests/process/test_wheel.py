@@ -67,7 +67,7 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(installed: In
     assert ended.stdout.startswith("Question: ")
     plain, two_sided = (line for line in ended.stdout.splitlines() if " tokens/s" in line)
     assert "the large model alone: the same text" in ended.stdout
-    ways = ("by the small model", "by the large model alone", "repeated from", "by drafts of")
+    ways = ("drafted on the device", "by the large model alone", "repeated from", "by drafts of")
     assert any(way in plain for way in ways)
     assert "documents: 2 from the device, 2 from the cloud" in two_sided
     assert "which ones does Heron support" in ended.stdout

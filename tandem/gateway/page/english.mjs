@@ -80,7 +80,7 @@ export const english = {
   // its figures
   plainSpeed: "{speed} tokens/s",
   plainTokens: { one: "{count} token", other: "{count} tokens" },
-  plainShare: "{share} % by the small model",
+  plainShare: "{share} % drafted on the device",
   plainRepeated: "{share} % repeated from earlier text",
   plainCloudShare: "{share} % by drafts of the cloud",
   plainAlone: "by the large model alone",

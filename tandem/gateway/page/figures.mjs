@@ -9,7 +9,7 @@ import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
 const EXACTNESS = { bit_for_bit: "exactBits", up_to_rounding: "exactRounding" };
 const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
 
-// "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the large model alone (estimated)".
+// "46 tokens/s · 44 % drafted on the device · about 2.1 times as fast as the large model alone (estimated)".
 export function PlainLine({ figures, other }) {
   const said = [];
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
@@ -23,7 +23,7 @@ export function PlainLine({ figures, other }) {
   return html`<p class="plain">${said.join(" · ")}</p>`;
 }
 
-// Who made which part of the tokens; no part that rounds to nothing.
+// Where which part of the tokens had been drafted; no part that rounds to nothing.
 function shares(figures) {
   const repeated = figures.accepted_memory_tokens || 0;
   const made = [

@@ -80,7 +80,7 @@ export const german = {
   // its figures
   plainSpeed: "{speed} Tokens/s",
   plainTokens: { one: "{count} Token", other: "{count} Tokens" },
-  plainShare: "{share} % vom kleinen Modell",
+  plainShare: "{share} % auf dem Gerät entworfen",
   plainRepeated: "{share} % aus früherem Text wiederholt",
   plainCloudShare: "{share} % aus Entwürfen der Cloud",
   plainAlone: "vom großen Modell allein",

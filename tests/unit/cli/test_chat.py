@@ -148,7 +148,7 @@ def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
     try:
         terminal.wait_for("> ")
         terminal.type("hello\n")
-        terminal.wait_for(" by the small model")
+        terminal.wait_for(" drafted on the device")
         terminal.wait_for("cut off at 6 tokens")
         terminal.wait_for("> ")
         terminal.type("/new\n")

@@ -21,7 +21,7 @@ def line(**more: Any) -> str:
 
 
 def test_speed_share_and_gain_are_said_in_a_line() -> None:
-    expected = "50 tokens/s, 44% by the small model, 2.1 times as fast as the large model alone"
+    expected = "50 tokens/s, 44% drafted on the device, 2.1 times as fast as the large model alone"
     assert line(choice=MEASURED) == expected
 
 
@@ -36,13 +36,13 @@ def test_speed_share_and_gain_are_said_in_a_line() -> None:
     ],
 )
 def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
-    assert line(**more).endswith("% by the small model")
+    assert line(**more).endswith("% drafted on the device")
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"tpot_s": 0.25}, "4.0 tokens/s, 44% by the small model"),
+        ({"tpot_s": 0.25}, "4.0 tokens/s, 44% drafted on the device"),
         ({"drafted": 0, "accepted": 0}, "50 tokens/s, by the large model alone"),
         ({"drafted": 8, "accepted": 0}, "50 tokens/s, by the large model alone"),
         (
@@ -52,7 +52,7 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
         ),
         (
             {"cloud_drafted": 9, "cloud_accepted": 6},
-            "50 tokens/s, 44% by the small model, 12% by drafts of the cloud",
+            "50 tokens/s, 44% drafted on the device, 12% by drafts of the cloud",
         ),
         (
             {"drafted": 0, "accepted": 0, "unverified": [1, 2]},
@@ -60,20 +60,20 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
         ),
         (
             {"accepted_memory_tokens": 12},
-            "50 tokens/s, 20% by the small model, 24% repeated from earlier text",
+            "50 tokens/s, 20% drafted on the device, 24% repeated from earlier text",
         ),
         (
             {"accepted_memory_tokens": 22},
             "50 tokens/s, 44% repeated from earlier text",
         ),
-        ({"tokens": 1, "tpot_s": None, "accepted": 1}, "1 token, 100% by the small model"),
+        ({"tokens": 1, "tpot_s": None, "accepted": 1}, "1 token, 100% drafted on the device"),
         (
             {"choice": {**MEASURED, "cloud_alone_tpot_s": 0.0199}},
-            "50 tokens/s, 44% by the small model, about as fast as the large model alone",
+            "50 tokens/s, 44% drafted on the device, about as fast as the large model alone",
         ),
         (
             {"unverified": [1, 2]},
-            "50 tokens/s, 44% by the small model; 2 tokens unverified: the cloud was lost",
+            "50 tokens/s, 44% drafted on the device; 2 tokens unverified: the cloud was lost",
         ),
         (
             {"device": {"documents": 2}, "cloud": {"documents": 1}},
@@ -87,5 +87,5 @@ def test_each_kind_of_answer_has_its_words(more: dict[str, Any], words: str) -> 
 
 def test_an_answer_that_was_cut_off_says_so() -> None:
     assert (
-        plain_line(ANSWER, "length") == "50 tokens/s, 44% by the small model, cut off at 50 tokens"
+        plain_line(ANSWER, "length") == "50 tokens/s, 44% drafted on the device, cut off at 50 tokens"
     )
