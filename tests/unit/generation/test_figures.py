@@ -87,5 +87,6 @@ def test_each_kind_of_answer_has_its_words(more: dict[str, Any], words: str) -> 
 
 def test_an_answer_that_was_cut_off_says_so() -> None:
     assert (
-        plain_line(ANSWER, "length") == "50 tokens/s, 44% drafted on the device, cut off at 50 tokens"
+        plain_line(ANSWER, "length")
+        == "50 tokens/s, 44% drafted on the device, cut off at 50 tokens"
     )
