@@ -23,6 +23,7 @@ from tandem.telemetry.tracing import RecordedTracing, new_provider
 from tests.services.scripted_suite import (
     scripted_suite,
     summary_of,
+    until,
 )
 from tests.services.two_sided_suite import two_sides
 
@@ -117,6 +118,8 @@ async def test_an_answer_from_two_sides_is_one_trace(tmp_path: Path) -> None:
             PROMPT, "dragon-coupled", GenerationParams(max_tokens=8), query="heron"
         )
         await suite.client.generate(request)
+        # The verifier hears of the end a moment after the caller has the answer.
+        await until(lambda: len(named(exporter.get_finished_spans(), "decode")) == 2)
     spans = exporter.get_finished_spans()
     names = {span.context.span_id: service(span) for span in spans if span.context}
     tree = {(span.name, service(span), names.get(parent_id(span) or 0)) for span in spans}

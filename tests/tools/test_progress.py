@@ -36,7 +36,12 @@ def test_an_interrupt_ends_the_command_and_says_that_it_can_be_given_again() -> 
     command = [sys.executable, str(PROGRESS), "installing"]
     sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(
-        [*command, *sleeps], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *sleeps],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As at a terminal: what a shell started in the background ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("installing: 0 s")
