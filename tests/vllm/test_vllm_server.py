@@ -23,6 +23,7 @@ from tandem.backends.remote.engine import RemoteEngine
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedTokenizer
 from tests.chi_squared import assert_fits
@@ -207,6 +208,7 @@ async def test_a_caller_that_leaves_frees_vllm_s_slot(url: str, engine: RemoteEn
     draft = load_model(ModelChoice(DRAFT, drafts=True)).engine
     async with scripted_suite(target=engine, draft=draft) as suite:
         asked = replace(GREEDY, prompt=PROMPTS[0], preset="ar").with_fields(max_tokens=400)
+        asked = replace(asked, lost_cloud=LostCloud.WAIT)  # a busy machine is silent for seconds
         stream: Any = suite.client.stream(asked)
         async for answer in stream:
             if answer.token_ids:
