@@ -15,10 +15,10 @@ main() {
 
 explain() {
   echo
-  if docker version >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
-    echo "This Docker has no Compose: install its plugin (docker-compose-plugin or docker-compose-v2)."
-  elif ! docker version >/dev/null 2>&1; then
+  if ! docker version >/dev/null 2>&1; then
     echo "No Docker engine answers: start one, or see whether you may use it (docker version)."
+  elif ! docker compose version >/dev/null 2>&1; then
+    echo "This Docker has no Compose: install its plugin (docker-compose-plugin or docker-compose-v2)."
   elif grep -qE 'failed to resolve|pull access denied|manifest unknown|no such host|failed to do request' "$1"; then
     echo "An image cannot be pulled. Name images that this host has in deploy/.env: BASE_IMAGE and" \
       "BUILD_IMAGE (a Python 3.11), PROMETHEUS_IMAGE, GRAFANA_IMAGE; or leave the last two out with" \

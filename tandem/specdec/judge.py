@@ -81,7 +81,7 @@ class Judge:
         rule, replacement = self.rule, None
         while (step := self.steps.get(node)) is not None or self.bonus:
             if (row := self.row(node)) < 0:
-                target = self.known[row]
+                target = self.known[node + 1]
             else:
                 target = rule.prepare(distribution_at(row), position)
             targets.append(target)
