@@ -26,6 +26,7 @@ def state_of(machine: object, apart: tuple[type, ...] = ()) -> Any:
 def _state(thing: Any, seen: dict[int, int], apart: tuple[type, ...]) -> Any:
     if isinstance(thing, _PLAIN):
         return repr(thing)
+    # What an object that is called keeps is a memo, as of drafts that were hashed ahead.
     if callable(thing) or isinstance(thing, apart):
         return type(thing).__name__
     if isinstance(thing, np.ndarray | np.generic):
