@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.demo import demo_folder
 from tandem.grammar.compiler import CACHED_GRAMMARS, WAITING, GrammarCompiler
+from tandem.grammar.matcher_mask import MAX_STEP_S, MatcherMask
 from tandem.net.tenant import Tenant
 from tandem.text import ComparableTokenizer
 
@@ -85,6 +88,31 @@ def test_a_dear_step_fails_its_answer_and_holds_up_nobody(
     for text in (answer, ()):
         with pytest.raises(InvalidArgument, match=r"grammar: a step took .* the maximum is 0.05 s"):
             mask.allowed(text)
+
+
+class SlowMatcher:
+    """A parser of any text, each of whose masks takes its thread a little too long."""
+
+    def compute_bitmask(self) -> bytes:
+        ends_s = time.thread_time() + 1.2 * MAX_STEP_S
+        while time.thread_time() < ends_s:
+            pass
+        return b"\xff"
+
+    def consume_token(self, token_id: int) -> None: ...
+
+    def is_error(self) -> bool:
+        return False
+
+
+def test_an_answer_survives_one_step_in_which_the_machine_was_busy() -> None:
+    matcher: Any = SlowMatcher()
+    mask = MatcherMask(matcher, 8, frozenset(), frozenset(), lambda compute: Future())
+    assert mask.allowed(()) is not None
+    with pytest.raises(InvalidArgument, match=r"grammar: a step took .* the maximum is 0.05 s"):
+        mask.allowed((1,))
+    with pytest.raises(InvalidArgument, match=r"grammar: a step took"):
+        mask.allowed((2,))
 
 
 async def test_grammars_that_take_long_leave_the_threads_of_others_alone(
