@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.bench.faults.overload import LAG_AT_MOST_S, WORSE_AT_MOST
 from lab.bench.harness.models import ROOT
 from lab.bench.harness.report import Row
 from lab.bench.harness.results import RESULTS
@@ -59,6 +60,49 @@ def _capacity_cells(row: Row) -> Sequence[str]:
     )
 
 
+_TENTH = {
+    "greedy": "64 long answers at once",
+    "slow-readers": "24 answers left unread",
+    "idle": "64 silent streams and connections",
+    "grammars": "grammars",
+    "choices": "8 choices each",
+    "logprobs": "log-probabilities",
+    "images": "images",
+    "contexts": "prompts of a whole context",
+    "embeddings": "embeddings of 128 texts",
+    "windows": "embeddings of 4 long texts",
+    "documents": "documents",
+    "tokenising": "long texts to tokenise",
+    "turns": "conversations of 1,601 turns",
+    "letters": "texts without tokens",
+}
+"""What the tenth tenant of `bench overload` does, in its order."""
+
+
+def _pressed(row: Row) -> str:
+    return str(row.get("pressure") or row.get("asks_for"))
+
+
+def _overload_cells(row: Row) -> Sequence[str]:
+    beside_s = row.get("beside_p95_s") or row["ttft_p95_s"]
+    calls = row.get("calls_worse")
+    return (
+        _TENTH[_pressed(row)],
+        f"{beside_s / row['worse']:.2f}",
+        _judged(row["worse"], WORSE_AT_MOST),
+        f"{row['calls_alone_p95_s']:.3f}" if calls else "",
+        _judged(calls, WORSE_AT_MOST) if calls else "",
+        _judged(row["lag_p99_s"], LAG_AT_MOST_S, "{:.3f}"),
+        str(row["failed"]),
+    )
+
+
+def _judged(figure: float, at_most: float, form: str = "{:.2f}") -> str:
+    """Return the figure, in bold if it misses its goal."""
+    said = form.format(figure)
+    return said if figure <= at_most else f"**{said}**"
+
+
 TABLES = {
     "bytes": KeptTable(
         lambda row: row.get("variant") in _VARIANTS,
@@ -72,6 +116,14 @@ TABLES = {
             *("`ar`", "`cloud-draft`", "`coupled`", "`stream`", "edges ÷ `cloud-draft`", "bound"),
         ),
         _capacity_cells,
+    ),
+    "overload": KeptTable(
+        lambda row: _pressed(row) in _TENTH,
+        (
+            *("the tenth tenant", "p95 TTFT of the nine alone, s", "÷ alone"),
+            *("small calls alone, s", "÷ alone", "event-loop lag, p99, s", "failed"),
+        ),
+        _overload_cells,
     ),
 }
 
@@ -91,9 +143,9 @@ def keep(report: Path) -> None:
     """Keep what its table shows of a report that an experiment wrote."""
     written = json.loads(report.read_text(encoding="utf-8"))
     name = written["experiment"]
-    words = re.sub(r"^\S+ | --json \S+", "", written["command"])
+    options = re.sub(r" --json \S+", "", written["command"].partition(f" {name}")[2])
     rows = [row for row in written["rows"] if TABLES[name].shows(row)]
-    kept = {"command": f"tandem bench {words}", "commit": written["commit"], "rows": rows}
+    kept = {"command": f"tandem bench {name}{options}", "commit": written["commit"], "rows": rows}
     text = json.dumps(kept, indent=1, ensure_ascii=False)
     (RESULTS / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
 
