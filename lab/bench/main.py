@@ -165,6 +165,13 @@ _CROWD = click.option(
     help="Only this part: single-key, crowding, grammars, choices, logprobs, images, contexts,"
     " embeddings, windows, documents, tokenising, turns or letters.",
 )
+_SLOWER = click.option(
+    "--slower",
+    type=click.FloatRange(1, 100),
+    multiple=True,
+    help="Passes and pauses take this many times as long: less then depends on how fast this"
+    " machine's processors are. Repeatable: all is measured with each.",
+)
 _PRESETS = click.option(
     "--preset",
     multiple=True,
@@ -328,7 +335,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "overload": Experiment(
         "lab.bench.faults.overload",
         "Time to the first token of nine well-behaved tenants beside one that takes all it can.",
-        (_CROWD,),
+        (_CROWD, _SLOWER),
         exact=True,
     ),
     "capacity": Experiment(

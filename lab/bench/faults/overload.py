@@ -10,6 +10,10 @@ Then, on a pair with a real vocabulary, he asks over HTTP for one kind of dear t
 before each the honest are measured alone again. Where the kind takes no answer, one of them asks
 for a little of it too, since that has other queues than answers have.
 
+Where the processors are too slow for what the honest alone send, everybody waits for them, and
+nobody can share them out. `slower` tells this apart: passes and pauses take so many times as long,
+as on a machine whose processors are that much faster, while the tenth presses as before.
+
 A request that is refused or fails has no first token: it counts as infinitely late. Nobody is
 refused so that others may be served: a single key with no others beside it gets all that ten get.
 """
@@ -58,7 +62,10 @@ PACES = {"verifier": (0.010, 0.001), "drafter": (0.004, 0.0)}
 WORSE_AT_MOST = 2.0
 LAG_AT_MOST_S = 0.1
 LAG_METRIC = "tandem_event_loop_lag_seconds"
-COLUMNS = ("pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse", "lag_p99_s")
+COLUMNS = (
+    *("slower", "pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse"),
+    "lag_p99_s",
+)
 
 CROWDING = "crowding"
 ARMS = (
@@ -66,15 +73,54 @@ ARMS = (
     *("documents", "tokenising", "turns", "letters"),
 )
 ARM_COLUMNS = (
-    *("asks_for", "requests", "failed", "alone_p95_s", "beside_p95_s", "worse", "lag_p99_s"),
+    *(
+        "slower",
+        "asks_for",
+        "requests",
+        "failed",
+        "alone_p95_s",
+        "beside_p95_s",
+        "worse",
+        "lag_p99_s",
+    ),
     *("calls", "calls_alone_p95_s", "calls_worse"),
 )
 CONTEXTS = 8
 """Whole contexts that the verifier's memory holds in the arms: the greedy one wants 16."""
 SCRIPTED = Served("scripted")
+_SCRIPTED = {name: {"engine": "scripted", "model": MODEL} for name in PACES}
 
 Buckets = Mapping[str, Mapping[float, float]]
 """By service: how many observations were at most so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long each measurement lasts, and how many times as long passes and pauses take."""
+
+    lasts_s: float
+    slower: float = 1.0
+
+    @property
+    def think_s(self) -> float:
+        return self.slower * THINK_S
+
+    @property
+    def label(self) -> str:
+        """What goals and tables add to their names."""
+        return "" if self.slower == 1.0 else f", passes and pauses × {self.slower:g}"
+
+    def settings(self, models: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
+        """Return the settings of the services with these models, whose passes take a declared
+        time."""
+        return {
+            name: {
+                **models[name],
+                "pace-first-s": first * self.slower,
+                "pace-further-s": more * self.slower,
+            }
+            for name, (first, more) in PACES.items()
+        }
 
 
 @dataclass(slots=True)
@@ -83,6 +129,7 @@ class Phase:
     no answer, in seconds."""
 
     pressure: str
+    think_s: float = THINK_S
     ttfts_s: list[float] = field(default_factory=list)
     calls_s: list[float] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
@@ -102,41 +149,47 @@ def _quantile(times_s: Sequence[float], quantile: float) -> float:
     return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] if ordered else inf
 
 
-def run(report: Report, models: Models, part: Sequence[str] = ()) -> None:
+def run(
+    report: Report, models: Models, part: Sequence[str] = (), slower: Sequence[float] = ()
+) -> None:
     """Measure the honest tenants alone, and beside the one who takes all that he can get. The goals
     of time are for a machine without other work. `part`: only these, "single-key", "crowding" or
-    names of arms; empty: all. The models of the first two are always the scripted ones. Raises
-    InvalidArgument for an unknown part."""
+    names of arms; empty: all. `slower`: all but the first part, whose passes are long, is measured
+    with passes and pauses that take these many times as long; empty: as they are. The models of
+    the first two parts are always the scripted ones. Raises InvalidArgument for an unknown part."""
     known = (SINGLE_KEY, CROWDING, *ARMS)
     if unknown := set(part) - set(known):
         raise InvalidArgument("part", f"{sorted(unknown)} are none of {', '.join(known)}")
     lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
     if not part or SINGLE_KEY in part:
         with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
-            measured = run_loop(measured_single_key(Path(place), _paced_settings(), lasts_s))
+            settings = Pace(lasts_s).settings(_SCRIPTED)
+            measured = run_loop(measured_single_key(Path(place), settings, lasts_s))
         add_single_key(report, measured, lasts_s)
-    if not part or CROWDING in part:
-        _crowding(report, lasts_s)
-    if wanted := [arm for arm in ARMS if not part or arm in part]:
-        with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
-            arms = run_loop(_arms(Path(place), models, wanted, lasts_s))
-        _add_arms(report, arms, lasts_s)
+    for pace in (Pace(lasts_s, times) for times in slower or (1.0,)):
+        if not part or CROWDING in part:
+            _crowding(report, pace)
+        if wanted := [arm for arm in ARMS if not part or arm in part]:
+            with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
+                arms = run_loop(_arms(Path(place), models, wanted, pace))
+            _add_arms(report, arms, pace)
 
 
-def _crowding(report: Report, lasts_s: float) -> None:
+def _crowding(report: Report, pace: Pace) -> None:
     with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
-        phases = run_loop(_phases(Path(place), lasts_s))
+        phases = run_loop(_phases(Path(place), pace))
     alone = phases[0].ttft_s(0.95)
     report.add(
-        f"Nine honest tenants and one that is not, {lasts_s:g} s each, paced scripted pair",
+        f"Nine honest tenants and one that is not, {pace.lasts_s:g} s each, paced scripted pair"
+        f"{pace.label}",
         COLUMNS,
-        [_row(phase, alone) for phase in phases],
+        [_row(phase, alone, pace) for phase in phases],
     )
-    report.goals += goals(phases)
+    report.goals += goals(phases, pace.label)
     report.notes += [
-        f"{phase.pressure}: {', '.join(f'{n} x {why}' for why, n in phase.failures.items())}"
+        f"{phase.pressure}{pace.label}: {', '.join(f'{n} x {why}' for why, n in failures.items())}"
         for phase in phases
-        if phase.failures
+        if (failures := phase.failures)
     ]
 
 
@@ -164,26 +217,28 @@ class Arm:
         return _quantile(self.beside.calls_s, 0.95) / _quantile(self.alone.calls_s, 0.95)
 
 
-def arm_goals(arms: Sequence[Arm]) -> list[Goal]:
+def arm_goals(arms: Sequence[Arm], label: str = "") -> list[Goal]:
     """Return the goals of each arm: how much later first tokens come, how much longer the modest
     calls of its kind take, and that no honest request fails."""
     goals_ = list[Goal]()
     for arm in arms:
-        goals_.append(Goal(f"p95 TTFT ÷ alone, {arm.name}", arm.worse, WORSE_AT_MOST, "at most"))
+        of = f"{arm.name}{label}"
+        goals_.append(Goal(f"p95 TTFT ÷ alone, {of}", arm.worse, WORSE_AT_MOST, "at most"))
         if (worse := arm.calls_worse) is not None:
-            name = f"p95 of modest calls ÷ alone, {arm.name}"
+            name = f"p95 of modest calls ÷ alone, {of}"
             goals_.append(Goal(name, worse, WORSE_AT_MOST, "at most"))
-        goals_.append(Goal(f"honest requests failed, {arm.name}", arm.failed, 0, "at most"))
+        goals_.append(Goal(f"honest requests failed, {of}", arm.failed, 0, "at most"))
     return goals_
 
 
-def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
+def _add_arms(report: Report, arms: Sequence[Arm], pace: Pace) -> None:
     report.add(
-        f"Nine honest tenants and one who asks for what is dear, {lasts_s:g} s each, a pair with a"
-        " real vocabulary",
+        f"Nine honest tenants and one who asks for what is dear, {pace.lasts_s:g} s each, a pair"
+        f" with a real vocabulary{pace.label}",
         ARM_COLUMNS,
         [
             make_row(
+                slower=pace.slower,
                 asks_for=arm.name,
                 requests=len(arm.beside.ttfts_s) + arm.failed,
                 failed=arm.failed,
@@ -198,21 +253,20 @@ def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
             for arm in arms
         ],
     )
-    report.goals += arm_goals(arms)
+    report.goals += arm_goals(arms, pace.label)
     for arm in arms:
         for beside, phase in (("alone", arm.alone), ("beside", arm.beside)):
             if phase.failures:
                 counts = ", ".join(f"{n} x {why}" for why, n in phase.failures.items())
-                report.notes.append(f"{arm.name}, {beside}: {counts}")
+                report.notes.append(f"{arm.name}, {beside}{pace.label}: {counts}")
 
 
-async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: float) -> list[Arm]:
+async def _arms(place: Path, models: Models, wanted: Sequence[str], pace: Pace) -> list[Arm]:
     folder = place / "certs"
     make_tenants(folder)
-    settings: dict[str, dict[str, object]] = {
-        name: {"model": model, "pace-first-s": PACES[name][0], "pace-further-s": PACES[name][1]}
-        for name, model in (("verifier", models.target), ("drafter", models.draft))
-    }
+    settings = pace.settings(
+        {"verifier": {"model": models.target}, "drafter": {"model": models.draft}}
+    )
     settings["drafter"]["memory-tokens"] = 0  # the same chats are measured alone and beside others
     settings["aggregator"] = {"http-keys-file": folder / "edge.keys", "http-documents": "true"}
     settings["device-retriever"] = {"embedding": "auto"}
@@ -227,10 +281,10 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
                 progress(f"{name}: the suite has none")
                 continue
             call = calls[name]
-            alone = await _measured(suite, folder, "nobody", lasts_s, served.model, call)
+            alone = await _measured(suite, folder, "nobody", pace, served.model, call)
             async with _pressed(suite, folder, name, place, served):
                 await asyncio.sleep(SETTLE_S)
-                beside = await _measured(suite, folder, name, lasts_s, served.model, call)
+                beside = await _measured(suite, folder, name, pace, served.model, call)
             arms.append(Arm(name, alone, beside))
             await asyncio.sleep(SETTLE_S)
     return arms
@@ -259,12 +313,12 @@ async def _served(suite: WholeSuite, folder: Path) -> Served:
     return Served(*(await asyncio.to_thread(read))[:2])
 
 
-def goals(phases: list[Phase]) -> list[Goal]:
+def goals(phases: list[Phase], label: str = "") -> list[Goal]:
     """Return the goals of all phases. In the first one the honest tenants are alone."""
     alone = phases[0].ttft_s(0.95)
     goals_ = [
         Goal(
-            f"p95 TTFT ÷ alone, {phase.pressure}",
+            f"p95 TTFT ÷ alone, {phase.pressure}{label}",
             phase.ttft_s(0.95) / alone,
             WORSE_AT_MOST,
             "at most",
@@ -273,29 +327,22 @@ def goals(phases: list[Phase]) -> list[Goal]:
     ]
     lags = [phase.lag_p99_s for phase in phases if phase.lag_p99_s is not None]
     if lags:
-        goals_.append(Goal("event loop lag, p99 (s), worst", max(lags), LAG_AT_MOST_S, "at most"))
+        worst = f"event loop lag, p99 (s), worst{label}"
+        goals_.append(Goal(worst, max(lags), LAG_AT_MOST_S, "at most"))
     return goals_
 
 
-def _paced_settings() -> dict[str, dict[str, object]]:
-    """Return the settings of a scripted pair whose passes take a declared time."""
-    return {
-        name: {"engine": "scripted", "model": MODEL, "pace-first-s": first, "pace-further-s": more}
-        for name, (first, more) in PACES.items()
-    }
-
-
-async def _phases(place: Path, lasts_s: float) -> list[Phase]:
+async def _phases(place: Path, pace: Pace) -> list[Phase]:
     folder = place / "certs"
     make_tenants(folder)
-    settings = _paced_settings()
+    settings = pace.settings(_SCRIPTED)
     settings["aggregator"] = {"http-keys-file": folder / "edge.keys"}
     async with whole_suite(place, settings, folder) as suite:
-        phases = [await _measured(suite, folder, "nobody", lasts_s)]
+        phases = [await _measured(suite, folder, "nobody", pace)]
         for pressure in PRESSURES:
             async with _pressed(suite, folder, pressure, place):
                 await asyncio.sleep(SETTLE_S)
-                phases.append(await _measured(suite, folder, pressure, lasts_s))
+                phases.append(await _measured(suite, folder, pressure, pace))
             await asyncio.sleep(SETTLE_S)
     return phases
 
@@ -304,12 +351,12 @@ async def _measured(
     suite: WholeSuite,
     folder: Path,
     pressure: str,
-    lasts_s: float,
+    pace: Pace,
     model: str = SCRIPTED.model,
     call: Expensive | None = None,
 ) -> Phase:
     progress(f"honest tenants, pressed by {pressure}")
-    phase, ends_s = Phase(pressure), time.monotonic() + lasts_s
+    phase, ends_s = Phase(pressure, pace.think_s), time.monotonic() + pace.lasts_s
     before = await asyncio.to_thread(_lags, suite)
     async with asyncio.TaskGroup() as group:
         for number in range(HONEST):
@@ -362,7 +409,7 @@ async def _over_grpc(
                 phase.ttfts_s.append(answer.ttft_s or inf)
             except Rejected as error:
                 phase.failed(error.code.name)
-            await asyncio.sleep(THINK_S)
+            await asyncio.sleep(phase.think_s)
 
 
 async def _over_http(
@@ -381,7 +428,7 @@ async def _over_http(
             phase.ttfts_s.append(first_s)
         except (OSError, ValueError, TimeoutError) as error:
             phase.failed(f"HTTP: {str(error) or type(error).__name__}")
-        await asyncio.sleep(THINK_S)
+        await asyncio.sleep(phase.think_s)
 
 
 async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: float) -> None:
@@ -396,7 +443,7 @@ async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: floa
                 await client.search("honest things", timeout_s=CALL_S)
             except Rejected as error:
                 phase.failed(f"documents: {error.code.name}")
-            await asyncio.sleep(THINK_S)
+            await asyncio.sleep(phase.think_s)
 
 
 async def _modest_calls(
@@ -418,7 +465,7 @@ async def _modest_calls(
                 phase.failed(f"{call.path}: {status}")
         except (OSError, ValueError, TimeoutError) as error:
             phase.failed(f"{call.path}: {str(error) or type(error).__name__}")
-        await asyncio.sleep(THINK_S)
+        await asyncio.sleep(phase.think_s)
 
 
 def _lags(suite: WholeSuite) -> Buckets:
@@ -454,8 +501,9 @@ def worst_quantile(before: Buckets, after: Buckets, quantile: float) -> float | 
     return worst
 
 
-def _row(phase: Phase, alone: float) -> Row:
+def _row(phase: Phase, alone: float, pace: Pace) -> Row:
     return make_row(
+        slower=pace.slower,
         pressure=phase.pressure,
         requests=len(phase.ttfts_s) + sum(phase.failures.values()),
         failed=sum(phase.failures.values()),

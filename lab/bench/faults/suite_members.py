@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -97,9 +98,12 @@ def secured(certificates: Path, side: str) -> dict[str, object]:
     return {flag: certificates / file for flag, file in files.items()}
 
 
+@cache
 def access_with(certificates: Path | None, side: str, key: str = "") -> ClientAccess | None:
     """Return what a caller of that side shows: its certificate, and the key in the file `key`, or
-    its side's own."""
+    its side's own. Each is made once and kept, since gRPC 1.85 forgets credentials on a thread of
+    its own, which needs the interpreter's lock: a channel that is closed in that moment waits for
+    the thread, with the lock, for ever."""
     if certificates is None:
         return None
     return client_access(

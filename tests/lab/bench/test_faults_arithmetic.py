@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from lab.bench.faults.overload import Phase, goals, lag_buckets, worst_quantile
+from lab.bench.faults.overload import Pace, Phase, goals, lag_buckets, worst_quantile
 from lab.bench.faults.process_samples import of_metrics
 from lab.bench.faults.slopes import BLOCKS, trend_of
 
@@ -97,7 +97,7 @@ def test_a_request_that_failed_has_waited_for_ever() -> None:
     assert phase.ttft_s(0.95) == inf
     alone = Phase("nobody", ttfts_s=[0.06], lag_p99_s=0.05)
     assert [goal.met for goal in goals([alone, phase])] == [False, True]
-    assert [goal.met for goal in goals([alone, Phase("idle", [0.1])])] == [True, True]
+    assert [goal.met for goal in goals([alone, Phase("idle", ttfts_s=[0.1])])] == [True, True]
 
 
 def test_the_lag_of_the_worst_service_between_two_readings() -> None:
@@ -113,3 +113,16 @@ def test_the_lag_of_the_worst_service_between_two_readings() -> None:
     assert worst_quantile({}, {**after, "verifier": {0.01: 0.0, inf: 10.0}}, 0.99) == inf
     assert worst_quantile(before, before, 0.99) is None
     assert lag_buckets('tandem_other_bucket{le="1"} 3.0') == {}
+
+
+def test_a_slower_pace_stretches_passes_and_pauses_alike_and_says_so() -> None:
+    models = {"verifier": {"model": "a"}, "drafter": {"model": "b"}}
+    as_is, slower = Pace(30.0), Pace(30.0, slower=3.0)
+    for name in models:
+        usual, stretched = as_is.settings(models)[name], slower.settings(models)[name]
+        assert stretched["model"] == models[name]["model"]
+        for setting in ("pace-first-s", "pace-further-s"):
+            assert stretched[setting] == pytest.approx(3 * float(str(usual[setting])))
+    assert slower.think_s == pytest.approx(3 * as_is.think_s)
+    assert as_is.label == ""
+    assert "× 3" in slower.label
