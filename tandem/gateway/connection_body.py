@@ -100,7 +100,7 @@ class _LimitedRequest(Request):
             return parse_json(raw, max_ids)
         self.state.is_long = True
         try:
-            return await in_turn(self, partial(self._as_model, raw, max_ids))
+            return await in_turn(self, partial(self._as_model, raw, max_ids), begins=True)
         except TandemError as error:
             raise api_error(error) from None
 

@@ -32,10 +32,12 @@ def turns() -> FairExecutor:
     return FairExecutor("reading long bodies", 1, MOST_WAITING)
 
 
-async def in_turn(request: Request, work: Callable[[], Made]) -> Made:
+async def in_turn(request: Request, work: Callable[[], Made], *, begins: bool = False) -> Made:
     """Return what `work` makes of a request's body, or of the answer to it. Raises
-    ResourceExhausted where too many wait."""
+    ResourceExhausted where too many wait. `begins`: it is the first that reads the body. What is
+    begun goes before that: objects of dozens of long bodies at once would have the garbage
+    collector stop everybody for a tenth of a second, again and again."""
     if not getattr(request.state, "is_long", False):
         return work()
     threads: FairExecutor = request.app.state.long_bodies
-    return await asyncio.wrap_future(threads.submit(paying_tenant(), work))
+    return await asyncio.wrap_future(threads.submit(paying_tenant(), work, priority=begins))

@@ -6,7 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, PlainValidator, ValidationError, create_model
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
+from pydantic_core import PydanticCustomError
 
 from tandem.core.default_sampling import NAMES
 from tandem.core.processors import Grammar, GrammarKind
@@ -66,7 +75,6 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "suffix": (("",), "only completions have it; ask /v1/completions"),
     "moderation": ((), "this server does not judge texts"),
     "web_search_options": ((), "this server does not search the web"),
-    "best_of": ((1,), _USE_N),
     "use_beam_search": ((False,), _NO_BEAMS),
     "length_penalty": ((1.0,), _NO_BEAMS),
     "early_stopping": ((False,), _NO_BEAMS),
@@ -287,6 +295,13 @@ Texts = Annotated[
 """A text, a list of token ids, or a list of either; read as a list."""
 
 
+def _unranked(value: object, asked: ValidationInfo) -> object:
+    """Return how many answers there are to choose among. Raises unless all of them are returned."""
+    if not any(is_same(value, each) for each in (None, 1, asked.data.get("n"))):
+        raise PydanticCustomError("unsupported_parameter", "is not supported; " + _USE_N)
+    return value
+
+
 class CommonParameters(Constraints, BodyParameters):
     """Parameters shared by chat and text completions."""
 
@@ -313,6 +328,9 @@ class CommonParameters(Constraints, BodyParameters):
         " model's own, otherwise 1.",
     )
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    best_of: Annotated[
+        int | None, BeforeValidator(_unranked, json_schema_input_type=int | None)
+    ] = Field(default=None, description=f"1, or as many as `n`. Otherwise: {_USE_N}.")
     stop: str | Stops | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = Field(
         default=None,
@@ -653,6 +671,7 @@ def chat_from(**body: Any) -> ChatCompletionRequest:
 _OF_STREAMS = frozenset({"stream_options"})
 _CHANGE_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
+    "best_of": (1,),
     "repetition_penalty": (1.0,),
     "repeat_penalty": (1.0,),
     "typical_p": (1.0,),

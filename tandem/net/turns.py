@@ -190,15 +190,18 @@ class FairExecutor:
         self._closed = False
         self._changed = threading.Condition()
 
-    def submit(self, tenant: Tenant, work: Callable[[], Result]) -> Future[Result]:
-        """Have `work` run when it is the tenant's turn; a future that is cancelled before costs
-        nothing. Raises ResourceExhausted for a full queue, and Unavailable once it is closed."""
+    def submit(
+        self, tenant: Tenant, work: Callable[[], Result], priority: int = 0
+    ) -> Future[Result]:
+        """Have `work` run when it is the tenant's turn: of its work that with the smallest
+        `priority` first, then the oldest. A future that is cancelled before costs nothing. Raises
+        ResourceExhausted for a full queue, and Unavailable once it is closed."""
         future: Future[Result] = Future()
         with self._changed:
             if self._closed:
                 raise Unavailable(f"{self._name}: the service is stopping")
             now = time.monotonic()
-            turn, out = self._turns.add(tenant, _Task(future, work), now)
+            turn, out = self._turns.add(tenant, _Task(future, work), now, priority)
             following = self._turns.following(now)
         if out is not None:
             with suppress(InvalidStateError):  # cancelled in this very moment

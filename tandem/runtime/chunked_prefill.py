@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import exp
 
 from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits, Session
+from tandem.net.fair_shares import NOBODY
 from tandem.net.tenant import Tenant
 from tandem.runtime.pass_times import PassTimes
 
@@ -35,6 +37,10 @@ late a new one may be."""
 
 PREFILL_SHARE = 0.5
 """Of the time, at most so much goes to passes with a chunk of a prompt while others wait."""
+
+LATELY_S = 10.0
+"""Time in which what a tenant's prompts had is forgotten but for a third. So a prompt never waits
+much longer than that for another tenant's, however long both are."""
 
 
 class ChunkRows:
@@ -192,34 +198,45 @@ class ChunkedPrefill:
 @dataclass(slots=True)
 class PrefillTurns:
     """Decides whose prompt is fed next, and when a chunk of it may share a pass with other
-    sessions: who comes while a chunk is computed does not wait for the next one too."""
+    sessions: who comes while a chunk is computed does not wait for the next one too. The next is
+    whose prompts had the fewest rows lately: one who sends few and short ones does not wait for
+    every other chunk of who sends many and long ones."""
 
     _rests_until_s: float = 0.0
-    _given: int = 0
-    _last: dict[Tenant, int] = field(default_factory=dict)
-    """The last turn of each caller and each tenant that has prompts."""
+    _payer: Tenant = NOBODY
+    """Whose prompt has the turn."""
+    _had: dict[Tenant, tuple[float, float]] = field(default_factory=dict)
+    """Rows that the prompts of a caller or a tenant had, as of a moment."""
 
-    def next(self, tenants: Sequence[Tenant]) -> int:
+    def next(self, tenants: Sequence[Tenant], now_s: float) -> int:
         """Give the next turn to one of the prompts of these tenants, in the order of their arrival,
-        and return its index: callers take turns, and so do the tenants of one."""
-        callers = [Tenant(tenant.caller) for tenant in tenants]
-        self._last = {each: self._last.get(each, 0) for each in (*callers, *tenants)}
+        and return its index. First compared are their callers."""
 
-        def order(index: int) -> tuple[int, int]:
-            return self._last[callers[index]], self._last[tenants[index]]
+        def order(index: int) -> tuple[float, float]:
+            tenant = tenants[index]
+            return self._had_rows(Tenant(tenant.caller), now_s), self._had_rows(tenant, now_s)
 
         index = min(range(len(tenants)), key=order)
-        self._given += 1
-        self._last[callers[index]] = self._last[tenants[index]] = self._given
+        self._payer = tenants[index]
         return index
 
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._rests_until_s
 
-    def fed(self, now_s: float, pass_s: float) -> None:
+    def fed(self, now_s: float, pass_s: float, rows: int) -> None:
         """Record a pass with a chunk, which others waited for, or came to wait for: its seconds and
-        its end."""
+        its end, and the chunk's rows."""
         self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
+        lately = {each: (had, now_s) for each in self._had if (had := self._had_rows(each, now_s))}
+        for party in {Tenant(self._payer.caller), self._payer}:
+            lately[party] = self._had_rows(party, now_s) + rows, now_s
+        self._had = lately
+
+    def _had_rows(self, party: Tenant, now_s: float) -> float:
+        """Return what it had lately; 0 for less than a row."""
+        rows, then_s = self._had.get(party, (0.0, now_s))
+        left = rows * exp((then_s - now_s) / LATELY_S)
+        return left if left >= 1 else 0.0
 
 
 def _part(request: ForwardRequest, first: int, end: int) -> ForwardRequest:

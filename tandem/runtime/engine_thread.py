@@ -99,15 +99,15 @@ class _Elsewhere:
 
 
 class _Batch:
-    """The jobs of one pass, and their requests. `has_chunk`: one of a long prompt is among them."""
+    """The jobs of one pass, and their requests. `chunk_rows`: those of a long prompt among them."""
 
     def __init__(
         self,
         jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]],
-        has_chunk: bool = False,
+        chunk_rows: int = 0,
     ) -> None:
         self.jobs = jobs
-        self.has_chunk = has_chunk
+        self.chunk_rows = chunk_rows
         self.requests = [request for _, requests in jobs for request in requests]
         self.tokens = sum(len(request.token_ids) for request in self.requests)
 
@@ -433,7 +433,8 @@ class EngineThread:
         if not prompts or rests or now < self._chunk_from_s:
             return _Batch(jobs)
         served = [self._sessions.get(prefill.session) for _, prefill in prompts]
-        handle, prefill = prompts[self._prefill_turns.next([each or NOBODY for each in served])]
+        turn = self._prefill_turns.next([each or NOBODY for each in served], now)
+        handle, prefill = prompts[turn]
         # Of those that are served here, as some are open for what is kept.
         others = bool(jobs) or len(self._sessions) > sum(each is not None for each in served)
         if not others and len(prompts) == 1 and self._chunks.may_join:
@@ -444,7 +445,8 @@ class EngineThread:
             chunk = prefill.next_chunk()
         else:
             chunk = prefill.next_chunk(self._chunks.in_a_row if others else CHUNKS_ALONE)
-        return _Batch([*jobs, (handle, chunk)], has_chunk=True)
+        rows = sum(len(request.token_ids) for request in chunk)
+        return _Batch([*jobs, (handle, chunk)], chunk_rows=rows)
 
     def _forward(self, batch: _Batch) -> list[Logits]:
         """Return the logits of each request."""
@@ -499,8 +501,8 @@ class EngineThread:
         """Count the pass, decide how long the next one waits, and wake the event loops."""
         ended_s = time.perf_counter()
         pass_s = ended_s - started_s
-        if batch.has_chunk:
-            self._prefill_turns.fed(ended_s, pass_s)
+        if batch.chunk_rows:
+            self._prefill_turns.fed(ended_s, pass_s, batch.chunk_rows)
         jobs = len(batch.jobs)
         tokens = batch.tokens
         self._tell(pass_s, jobs, tokens)

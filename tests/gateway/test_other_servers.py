@@ -37,9 +37,13 @@ def chat_request(**more: Any) -> GenerationRequest:
     return request
 
 
-def text_request(**more: Any) -> GenerationRequest:
+def choices_of(**more: Any) -> list[GenerationRequest]:
     raw = json.dumps({"model": MODEL, "prompt": "a", "seed": 3} | more).encode()
-    (request,) = completion_requests(parse_body(raw, CompletionRequest, CONTEXT), RequestLimits())
+    return completion_requests(parse_body(raw, CompletionRequest, CONTEXT), RequestLimits())
+
+
+def text_request(**more: Any) -> GenerationRequest:
+    (request,) = choices_of(**more)
     return request
 
 
@@ -87,6 +91,10 @@ def test_what_changes_nothing_is_taken(more: dict[str, Any]) -> None:
 def test_other_names_mean_the_same(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     assert chat_request(**theirs) == chat_request(**ours)
     assert text_request(**theirs) == text_request(**ours)
+
+
+def test_the_best_of_as_many_as_are_returned_are_all_of_them() -> None:
+    assert choices_of(n=2, best_of=2) == choices_of(n=2)
 
 
 def test_a_json_object_may_have_a_schema() -> None:
@@ -200,6 +208,7 @@ def test_a_seed_of_minus_one_is_a_random_one() -> None:
         ),
         ({"best_of": 3}, "best_of", "send n"),
         ({"best_of": True}, "best_of", "send n"),
+        ({"n": 2, "best_of": 3}, "best_of", "send n"),
         ({"use_beam_search": True}, "use_beam_search", "temperature 0"),
         ({"functions": [{"name": "now"}]}, "functions", "send tools"),
         ({"bad_words": ["x"]}, "bad_words", "logit_bias"),

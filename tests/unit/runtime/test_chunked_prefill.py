@@ -220,10 +220,30 @@ async def test_a_cancelled_prompt_is_not_fed_on(engine: Recorded, thread: Engine
 def test_prompts_take_their_share_of_the_time() -> None:
     turns = PrefillTurns()
     assert turns.is_due(0.0)
-    turns.fed(10.0, pass_s=2.0)
+    turns.fed(10.0, pass_s=2.0, rows=1)
     others_s = 2.0 * (1 - PREFILL_SHARE) / PREFILL_SHARE
     assert not turns.is_due(10.0 + 0.99 * others_s)
     assert turns.is_due(10.0 + others_s)
+
+
+def test_who_sent_little_lately_does_not_wait_for_every_other_chunk_of_who_sent_much() -> None:
+    greedy, honest = Tenant("greedy"), Tenant("honest")
+    turns = PrefillTurns()
+    now_s = 0.0
+
+    def fed(*waiting: Tenant) -> Tenant:
+        nonlocal now_s
+        payer = waiting[turns.next(waiting, now_s)]
+        now_s += 0.1
+        turns.fed(now_s, pass_s=0.1, rows=16)
+        return payer
+
+    for _ in range(50):
+        fed(greedy)
+    assert [fed(greedy, honest) for _ in range(4)] == [honest] * 4
+    # With a prompt as long as the greedy one's it gets no more than its share.
+    later = [fed(greedy, honest) for _ in range(400)][-100:]
+    assert 45 <= later.count(honest) <= 55
 
 
 async def test_tenants_take_turns_with_their_prompts(
