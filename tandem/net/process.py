@@ -51,6 +51,10 @@ SWITCH_S = 0.0005
 """After which a thread that computes in Python lets another have the interpreter: the event loop
 and the engine's thread need it many times for each token, and would wait 5 ms each time."""
 
+FULL_COLLECTION_EVERY = 50
+"""Younger collections between two full ones, at least; 10 by default. One tenant's long bodies are
+a hundred thousand objects while they are read, and everybody waits while all are looked at."""
+
 
 def run_service(
     model: type[Settings],
@@ -215,6 +219,7 @@ def _keep_for_good() -> None:
     return_freed_memory()
     gc.freeze()
     gc.collect()  # nothing; but only a full collection counts anew what "all" is
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
 
 
 def return_freed_memory() -> None:
