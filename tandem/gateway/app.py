@@ -332,7 +332,8 @@ class _Gateway:
         if body.background and body.store is False:
             words = "background: needs the response to be kept; leave out store, or send true"
             raise invalid("background", words)
-        chat = await in_turn(request, partial(as_chat, body))
+        items = body.input if isinstance(body.input, list) else None
+        chat = await in_turn(request, partial(as_chat, body), spends=items)
         (asked,) = await self._asked(request, chat)
         writer = ResponseWriter(body, asked, self._calls_of(chat))
         return await self._answered(
@@ -395,8 +396,7 @@ class _Gateway:
 
     async def create_message(self, request: Request, body: MessagesRequest) -> Response:
         """Complete a conversation as Anthropic's Messages API does."""
-        chat = await in_turn(request, partial(chat_of_messages, body))
-        body.messages.clear()  # as in `_asked`
+        chat = await in_turn(request, partial(chat_of_messages, body), spends=body.messages)
         asked = await self._asked(request, chat)
         writer = MessageWriter(body.model, chat.reasoning, self._calls_of(chat))
         return await self._answered(
@@ -405,8 +405,7 @@ class _Gateway:
 
     async def count_message_tokens(self, request: Request, body: CountTokensRequest) -> Response:
         """Count the tokens of a prompt as Anthropic's API does, without an answer."""
-        chat = await in_turn(request, partial(chat_to_count, body))
-        body.messages.clear()  # as in `_asked`
+        chat = await in_turn(request, partial(chat_to_count, body), spends=body.messages)
         (counted,) = await self._asked(request, chat)
         if counted.params.images:
             raise invalid("messages", "messages: the tokens of images cannot be counted")
@@ -503,14 +502,8 @@ class _Gateway:
         await self.catalog.fingerprint(body.model)
         if isinstance(body, ChatCompletionRequest):
             read = partial(chat_requests, body, self._limits, self.catalog.family)
-        else:
-            read = partial(completion_requests, body, self._limits)
-        requests = await in_turn(request, read)
-        if isinstance(body, ChatCompletionRequest):
-            # FastAPI holds a body until it is answered. Dozens of long ones would have the garbage
-            # collector stop everybody for a tenth of a second, again and again.
-            body.messages.clear()
-        return requests
+            return await in_turn(request, read, spends=body.messages)
+        return await in_turn(request, partial(completion_requests, body, self._limits))
 
     async def _answered(
         self,

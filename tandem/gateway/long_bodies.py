@@ -4,7 +4,7 @@ a short one does."""
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -32,12 +32,26 @@ def turns() -> FairExecutor:
     return FairExecutor("reading long bodies", 1, MOST_WAITING)
 
 
-async def in_turn(request: Request, work: Callable[[], Made], *, begins: bool = False) -> Made:
+async def in_turn(
+    request: Request,
+    work: Callable[[], Made],
+    *,
+    begins: bool = False,
+    spends: list[Any] | None = None,
+) -> Made:
     """Return what `work` makes of a request's body, or of the answer to it. Raises
-    ResourceExhausted where too many wait. `begins`: it is the first that reads the body. What is
-    begun goes before that: objects of dozens of long bodies at once would have the garbage
-    collector stop everybody for a tenth of a second, again and again."""
-    if not getattr(request.state, "is_long", False):
-        return work()
-    threads: FairExecutor = request.app.state.long_bodies
-    return await asyncio.wrap_future(threads.submit(paying_tenant(), work, priority=begins))
+    ResourceExhausted where too many wait.
+
+    `begins`: it is the first that reads the body. What is begun goes before that. `spends`: what
+    nobody reads after it, and is emptied, since FastAPI holds a body until it is answered. The
+    objects of dozens of long bodies at once would have the garbage collector stop everybody for a
+    tenth of a second, again and again."""
+    if getattr(request.state, "is_long", False):
+        threads: FairExecutor = request.app.state.long_bodies
+        submitted = threads.submit(paying_tenant(), work, priority=begins)
+        made = await asyncio.wrap_future(submitted)
+    else:
+        made = work()
+    if spends is not None:
+        spends.clear()
+    return made

@@ -553,7 +553,7 @@ class OllamaRoute:
             return await self._loaded(body.model, model, chat=True)
         return await self._answer(
             request,
-            await in_turn(request, partial(chat_of, body, model)),
+            await in_turn(request, partial(chat_of, body, model), spends=body.messages),
             body.streamed,
             lambda calls: OllamaWriter(body.model, chat=True, calls=calls),
         )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tandem.core.prompt import Turn
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import MODEL, http_to
 from tests.gateway.said_answer import Saying
 
@@ -70,3 +75,44 @@ async def test_many_long_bodies_at_once_are_all_answered() -> None:
         )
     assert {answer.status_code for answer in answers} == {200}
     assert len(suite.asked) == 8
+
+
+@dataclass
+class Slow(Saying):
+    """Says nothing until it may."""
+
+    may: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: bool = False
+
+    async def stream(
+        self, request: GenerationRequest, timeout_s: float
+    ) -> AsyncGenerator[Generated]:
+        self.waiting = True
+        await self.may.wait()
+        self.waiting = False
+        async for answer in super().stream(request, timeout_s):
+            yield answer
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_of_a_body_that_is_read_no_objects_stay_but_its_turns(path: str) -> None:
+    """Else those of many callers together would have the collector stop everybody."""
+    suite = Slow("Four.")
+    content = json.dumps({"model": MODEL, **PATHS[path]}).encode()
+    async with http_to(suite) as http:
+        warm = asyncio.create_task(http.post(path, content=content, headers=JSON))
+        suite.may.set()
+        await warm
+        suite.asked.clear()
+        del warm
+        gc.collect()
+        before = len(gc.get_objects())
+        suite.may.clear()
+        asked = asyncio.create_task(http.post(path, content=content, headers=JSON))
+        async with asyncio.timeout(30):
+            while not suite.waiting:
+                await asyncio.sleep(0.01)
+        gc.collect()
+        assert len(gc.get_objects()) - before < 1.5 * TURNS
+        suite.may.set()
+        assert (await asked).status_code == 200
