@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tandem.core.default_sampling import DefaultSampling
 from tandem.core.errors import FailedPrecondition
-from tandem.core.known_logits import check_row
+from tandem.core.known_logits import check_row, decidable_defaults
 from tandem.core.probs import Array, SamplingParams
 
 KNOWN = 5
@@ -53,3 +54,12 @@ def test_what_a_request_forbids_leaves_others_that_are_unknown() -> None:
     processed[:KNOWN] = -np.inf
     with pytest.raises(FailedPrecondition, match="forbids or"):
         check(logits, processed, GREEDY)
+
+
+@pytest.mark.parametrize(("top_k", "kept"), [(None, KNOWN), (3, 3), (KNOWN + 1, KNOWN)])
+def test_a_model_s_own_settings_leave_out_what_cannot_be_decided(
+    top_k: int | None, kept: int
+) -> None:
+    recommended = DefaultSampling(temperature=0.7, top_k=top_k, repetition_penalty=1.1)
+    decidable = decidable_defaults(recommended, known=KNOWN)
+    assert decidable == DefaultSampling(temperature=0.7, top_k=kept, repetition_penalty=None)

@@ -64,6 +64,11 @@ def test_what_followed_an_earlier_text_s_longest_match_is_proposed() -> None:
     assert len(found) >= 10
 
 
+def test_the_first_token_of_the_vocabulary_is_proposed_as_any_other() -> None:
+    old = (*OLD[:50], 0, *OLD[50:])
+    assert proposals(recalled([old], OLD[20:50]))[:3] == [0, *OLD[50:52]]
+
+
 def test_the_longer_the_match_the_longer_the_drafts() -> None:
     lengths = [
         len(proposals(recalled([OLD], (*words(9, 3), *OLD[50 - matched : 50]))))
