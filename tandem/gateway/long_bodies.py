@@ -48,7 +48,7 @@ async def in_turn(
     tenth of a second, again and again."""
     if getattr(request.state, "is_long", False):
         threads: FairExecutor = request.app.state.long_bodies
-        submitted = threads.submit(paying_tenant(), work, priority=begins)
+        submitted = threads.submit(paying_tenant(), work, priority=int(begins))
         made = await asyncio.wrap_future(submitted)
     else:
         made = work()
